@@ -1,0 +1,1 @@
+//! What a floating-point format keeps of a tensor, computed from its exponent histogram alone.

@@ -1,0 +1,28 @@
+//! The vocabulary of a run: where something was observed, what a step consists of, what the scaler did.
+
+mod run;
+mod scaler;
+mod site;
+mod step;
+
+pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
+pub use scaler::{ScalerConfig, ScalerEvent};
+pub use site::{Probe, Site, SiteId};
+pub use step::{Cost, Observation, Step, Tier};
+
+/// One entry of a recording, in the order in which it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// The first record: what ran, where, and how it is sampled.
+    Run(RunInfo),
+    /// A site, before the first step that refers to it.
+    Site(SiteId, Site),
+    /// The settings of a loss scaler, when first seen and whenever they change.
+    Scaler(ScalerConfig),
+    /// One step.
+    Step(Step),
+    /// Something about the instrument itself.
+    Note(Note),
+    /// The last record of a run that ended in order; a killed run has none.
+    End(End),
+}

@@ -1,0 +1,76 @@
+//! Where an observation was made.
+
+use crate::scan::Dtype;
+
+/// The number by which a recording refers to a [`Site`]; counted from 0 in order of first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SiteId(pub u32);
+
+/// What kind of tensor was observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Probe {
+    /// An operator's output in forward.
+    Activation,
+    /// The gradient that backward delivers to an operator's output: as it was held, times the loss scale.
+    ActivationGrad,
+    /// A parameter's gradient, complete for this step, before it is unscaled.
+    ParamGrad,
+    /// A parameter's value after the step.
+    Param,
+    /// The change of a parameter by the optimizer in this step.
+    Update,
+    /// A buffer (running statistics) after the step.
+    Buffer,
+}
+
+impl Probe {
+    /// All probes, in the order in which reports list them.
+    pub const ALL: [Probe; 6] =
+        [Probe::Activation, Probe::ActivationGrad, Probe::ParamGrad, Probe::Param, Probe::Update, Probe::Buffer];
+
+    /// The name used in reports: `activation`, `activation_grad`, ...
+    pub fn name(self) -> &'static str {
+        match self {
+            Probe::Activation => "activation",
+            Probe::ActivationGrad => "activation_grad",
+            Probe::ParamGrad => "param_grad",
+            Probe::Param => "param",
+            Probe::Update => "update",
+            Probe::Buffer => "buffer",
+        }
+    }
+
+    /// Whether the tensor is a gradient, and so carries the loss scale.
+    pub fn is_gradient(self) -> bool {
+        matches!(self, Probe::ActivationGrad | Probe::ParamGrad)
+    }
+}
+
+/// A place in the model that is observed again and again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site {
+    /// Dotted path of the layer, as the parameters are named: `block.3.fc`; `input` for what no parameter has touched;
+    /// empty for the root.
+    pub layer: String,
+    /// The operator, without its namespace: `linear`, `relu#2` for the second of its kind in one forward of the layer. For an
+    /// update, the operator that made it (`addcdiv_`); empty for parameters, their gradients and buffers.
+    pub operator: String,
+    /// Name of the parameter or buffer within the layer: `weight`; empty for activations and their gradients.
+    pub tensor: String,
+    /// What was observed.
+    pub probe: Probe,
+    /// The dtype in which it was held.
+    pub dtype: Dtype,
+}
+
+impl Site {
+    /// The site as people write it: `block.3.fc/relu#2`, `block.3.fc.weight`.
+    pub fn label(&self) -> String {
+        let layer = if self.layer.is_empty() { "(root)" } else { &self.layer };
+        match (self.tensor.is_empty(), self.layer.is_empty()) {
+            (true, _) => format!("{layer}/{}", self.operator),
+            (false, true) => self.tensor.clone(),
+            (false, false) => format!("{layer}.{}", self.tensor),
+        }
+    }
+}

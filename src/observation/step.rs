@@ -1,0 +1,73 @@
+//! What happened between two calls of `doctor.step`.
+
+use super::{ScalerEvent, SiteId};
+use crate::scan::Stats;
+
+/// How closely a step was watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// Only what the scaler itself reports.
+    Off,
+    /// Names, scaler and recipe events; no tensor was scanned.
+    Light,
+    /// Every tensor was scanned.
+    Full,
+}
+
+/// The statistics of one tensor at one step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation {
+    /// Where.
+    pub site: SiteId,
+    /// What the scan found.
+    pub stats: Stats,
+    /// Whether a tensor this one was computed from already held a NaN or an infinity: then it is not the origin of its own.
+    pub inherited: bool,
+    /// For an activation gradient: the site of the operator whose backward computed it (the consumer of the activation), where known.
+    pub via: Option<SiteId>,
+}
+
+/// What the instrument itself cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Wall time of the step, from the end of the previous one, in nanoseconds.
+    pub step_ns: u64,
+    /// Part of it spent in the probe (callbacks, scans, hand-over), in nanoseconds.
+    pub probe_ns: u64,
+    /// Steps dropped since the start of the run because the writer's queue was full.
+    pub dropped_steps: u64,
+    /// Tensors of this step that could not be scanned (device, layout, dtype), each also told once in a note.
+    pub unscanned: u32,
+}
+
+/// One step: observations stand in the order in which their tensors were computed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Counted from 0.
+    pub index: u64,
+    /// Time since the start of the run, in nanoseconds.
+    pub time_ns: u64,
+    /// How closely it was watched.
+    pub tier: Tier,
+    /// What was scanned: forward in order, then backward in order, then parameters.
+    pub observations: Vec<Observation>,
+    /// The loss given to `doctor.step`, unscaled; may be non-finite.
+    pub loss: Option<f64>,
+    /// The loss scale in force during this step's backward; `None` where there was no scaler.
+    pub loss_scale: Option<f64>,
+    /// What the scaler did, in order.
+    pub scaler: Vec<ScalerEvent>,
+    /// The learning rate, where it is known.
+    pub lr: Option<f64>,
+    /// Metrics given by `doctor.metric`, in order.
+    pub metrics: Vec<(String, f64)>,
+    /// What observing it cost.
+    pub cost: Cost,
+}
+
+impl Step {
+    /// Whether the scaler withheld an optimizer step because a gradient was not finite.
+    pub fn skipped(&self) -> bool {
+        self.scaler.iter().any(|event| matches!(event, ScalerEvent::Stepped { applied: false, .. }))
+    }
+}

@@ -1,0 +1,72 @@
+//! The rules: pure functions of the aggregate, and the findings they make.
+//!
+//! A rule is one file: its page (the file's own `//!` text), code, name, thresholds, check and tests. [`all`] is the table.
+
+mod diagnosis;
+mod finding;
+
+pub use diagnosis::{Diagnosis, Doubt, Health};
+pub use finding::{Evidence, Finding, Severity, Value};
+
+use crate::aggregate::Aggregate;
+use crate::observation::Probe;
+
+/// What a rule is called and where its page is.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleInfo {
+    /// `AMP201`. The first digit is the family.
+    pub code: &'static str,
+    /// Names the defect and reads well after "allow": `gradient-underflow`.
+    pub name: &'static str,
+    /// The gravest severity it can give.
+    pub severity: Severity,
+    /// One line.
+    pub summary: &'static str,
+    /// The source of the rule's file, whose leading `//!` lines are its page.
+    pub source: &'static str,
+}
+
+/// What a rule says of one subject at the present step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Nothing wrong.
+    Quiet,
+    /// Not enough was seen to tell; the reason, for people.
+    Unsure(String),
+    /// The fault is there now.
+    Firing(Box<Firing>),
+}
+
+/// A fault, as a rule sees it at one step; the [`Diagnosis`] keeps its onset and turns it into a [`Finding`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Firing {
+    /// How bad it is now.
+    pub severity: Severity,
+    /// The layer, empty for the run as a whole.
+    pub layer: String,
+    /// The operator, where one is to blame.
+    pub operator: String,
+    /// The kind of tensor it was seen in.
+    pub probe: Option<Probe>,
+    /// The step at which what is firing now began.
+    pub since: u64,
+    /// The numbers it stands on.
+    pub evidence: Vec<Evidence>,
+    /// What happened and why it matters.
+    pub explanation: String,
+    /// What to change in this run, with the value to set.
+    pub remedy: String,
+}
+
+/// A rule.
+pub trait Rule: Sync {
+    /// Its code, name and page.
+    fn info(&self) -> &'static RuleInfo;
+    /// What it says now; called after every step. An empty list is quiet.
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict>;
+}
+
+/// All rules, by code.
+pub fn all() -> &'static [&'static dyn Rule] {
+    &[]
+}

@@ -1,0 +1,88 @@
+//! The exact histogram of binary exponents.
+
+/// How many finite non-zero elements have each binary exponent `floor(log2 |x|)`, subnormals included.
+///
+/// Exponents range from -1074 to 1023 (`f64`). Stored densely between the lowest and the highest exponent met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExponentHistogram {
+    first: i32,
+    counts: Vec<u64>,
+}
+
+impl ExponentHistogram {
+    /// A histogram whose `counts[i]` elements have exponent `first + i`; empty ends are trimmed.
+    pub fn from_counts(first: i32, counts: &[u64]) -> Self {
+        let Some(start) = counts.iter().position(|&n| n > 0) else {
+            return Self::default();
+        };
+        let end = counts.iter().rposition(|&n| n > 0).unwrap_or(start);
+        Self { first: first + start as i32, counts: counts[start..=end].to_vec() }
+    }
+
+    /// Adds `n` elements of exponent `exponent`.
+    pub fn add(&mut self, exponent: i32, n: u64) {
+        if n == 0 {
+            return;
+        }
+        if self.counts.is_empty() {
+            self.first = exponent;
+        }
+        if exponent < self.first {
+            let grow = (self.first - exponent) as usize;
+            self.counts.splice(0..0, std::iter::repeat_n(0, grow));
+            self.first = exponent;
+        }
+        let at = (exponent - self.first) as usize;
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] = self.counts[at].saturating_add(n);
+    }
+
+    /// Adds all of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for (exponent, n) in other.iter() {
+            self.add(exponent, n);
+        }
+    }
+
+    /// Elements of exponent `exponent`.
+    pub fn count(&self, exponent: i32) -> u64 {
+        usize::try_from(exponent - self.first).ok().and_then(|i| self.counts.get(i)).copied().unwrap_or(0)
+    }
+
+    /// Pairs of exponent and count, rising, without the empty ones.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
+        self.counts.iter().enumerate().filter(|&(_, &n)| n > 0).map(|(i, &n)| (self.first + i as i32, n))
+    }
+
+    /// All elements counted.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Elements whose exponent is below `exponent`.
+    pub fn below(&self, exponent: i32) -> u64 {
+        self.iter().take_while(|&(e, _)| e < exponent).map(|(_, n)| n).sum()
+    }
+
+    /// The lowest exponent that occurs.
+    pub fn lowest(&self) -> Option<i32> {
+        self.iter().next().map(|(e, _)| e)
+    }
+
+    /// The highest exponent that occurs.
+    pub fn highest(&self) -> Option<i32> {
+        (!self.counts.is_empty()).then(|| self.first + self.counts.len() as i32 - 1)
+    }
+
+    /// The histogram of the same elements times `2^by`.
+    pub fn shifted(&self, by: i32) -> Self {
+        Self { first: self.first + by, counts: self.counts.clone() }
+    }
+
+    /// The first stored exponent and the counts from there on, for storing.
+    pub fn parts(&self) -> (i32, &[u64]) {
+        (self.first, &self.counts)
+    }
+}

@@ -132,7 +132,7 @@ impl Aggregate {
                 scaler.growths += u64::from(to > from);
                 scaler.backoffs += u64::from(to < from);
             }
-            ScalerEvent::Unscaled { .. } => {}
+            ScalerEvent::Scaled { .. } | ScalerEvent::Unscaled { .. } => {}
         }
     }
 }

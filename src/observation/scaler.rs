@@ -31,6 +31,11 @@ impl ScalerConfig {
 /// One thing that a loss scaler did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScalerEvent {
+    /// A loss was multiplied by `scale`, to be propagated backward: several within one step are several micro-batches or losses.
+    Scaled {
+        /// The scale in force during this backward.
+        scale: f64,
+    },
     /// Gradients of one optimizer were divided by `scale`.
     Unscaled {
         /// Number of the optimizer, in order of first use.

@@ -6,7 +6,7 @@ target=${1:-target}
 
 heartbeat() {
     local began=$SECONDS
-    while sleep 30; do
+    while sleep 30 </dev/null >/dev/null 2>&1; do
         echo "  still compiling, $((SECONDS - began)) s"
     done
 }

@@ -13,6 +13,9 @@ pub enum Probe {
     Activation,
     /// The gradient that backward delivers to an operator's output: as it was held, times the loss scale.
     ActivationGrad,
+    /// A gradient in FP32 as it stood before backward cast it to a half-precision format: what the cast rounds to zero is truly
+    /// lost, and measured here. Times the loss scale.
+    CastGrad,
     /// A parameter's gradient, complete for this step, before it is unscaled.
     ParamGrad,
     /// A parameter's value after the step.
@@ -25,14 +28,22 @@ pub enum Probe {
 
 impl Probe {
     /// All probes, in the order in which reports list them.
-    pub const ALL: [Probe; 6] =
-        [Probe::Activation, Probe::ActivationGrad, Probe::ParamGrad, Probe::Param, Probe::Update, Probe::Buffer];
+    pub const ALL: [Probe; 7] = [
+        Probe::Activation,
+        Probe::ActivationGrad,
+        Probe::CastGrad,
+        Probe::ParamGrad,
+        Probe::Param,
+        Probe::Update,
+        Probe::Buffer,
+    ];
 
     /// The name used in reports: `activation`, `activation_grad`, ...
     pub fn name(self) -> &'static str {
         match self {
             Probe::Activation => "activation",
             Probe::ActivationGrad => "activation_grad",
+            Probe::CastGrad => "cast_grad",
             Probe::ParamGrad => "param_grad",
             Probe::Param => "param",
             Probe::Update => "update",
@@ -42,7 +53,7 @@ impl Probe {
 
     /// Whether the tensor is a gradient, and so carries the loss scale.
     pub fn is_gradient(self) -> bool {
-        matches!(self, Probe::ActivationGrad | Probe::ParamGrad)
+        matches!(self, Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad)
     }
 }
 

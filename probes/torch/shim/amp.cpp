@@ -56,13 +56,18 @@ int ampdoctor_autocast_set(ampdoctor_autocast_device device, ampdoctor_autocast_
   });
 }
 
-int ampdoctor_autocast_enter() noexcept {
-  return guarded([] { at::autocast::increment_nesting(); });
+int ampdoctor_autocast_enter(int clear_cache) noexcept {
+  return guarded([&] {
+    if (clear_cache != 0) {
+      at::autocast::clear_cache();
+    }
+    at::autocast::increment_nesting();
+  });
 }
 
-int ampdoctor_autocast_leave() noexcept {
-  return guarded([] {
-    if (at::autocast::decrement_nesting() == 0) {
+int ampdoctor_autocast_leave(int clear_cache) noexcept {
+  return guarded([&] {
+    if (at::autocast::decrement_nesting() == 0 || clear_cache != 0) {
       at::autocast::clear_cache();
     }
   });

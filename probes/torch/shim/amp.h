@@ -32,9 +32,9 @@ int ampdoctor_autocast_get(ampdoctor_autocast_device device, ampdoctor_autocast_
 // Sets the autocast state of this thread.
 int ampdoctor_autocast_set(ampdoctor_autocast_device device, ampdoctor_autocast_state state) noexcept;
 
-// Enters one level of autocast on this thread.
-int ampdoctor_autocast_enter() noexcept;
+// Enters one level of autocast on this thread; `clear_cache` drops the cast weights of the level outside, for another dtype.
+int ampdoctor_autocast_enter(int clear_cache) noexcept;
 
-// Leaves one level; leaving the outermost clears the cache of cast weights.
-int ampdoctor_autocast_leave() noexcept;
+// Leaves one level; leaving the outermost drops the cast weights whatever `clear_cache` says.
+int ampdoctor_autocast_leave(int clear_cache) noexcept;
 }

@@ -1,0 +1,188 @@
+//! From what a record means to the bytes of its frame.
+
+use prost::Message;
+
+use super::schema::{self, record::Kind, run, scaler_event};
+use super::{FORMAT, FORMAT_VERSION, frame};
+use crate::observation::{
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
+    ScalerEvent, Site, SiteId, Step, Tier,
+};
+use crate::scan::{Dtype, Scaled, Stats};
+
+/// Appends the frame of a record, exactly as it stands in a recording.
+pub fn encode_frame(record: &Record, out: &mut Vec<u8>) {
+    let message = schema::Record { kind: Some(kind(record)) };
+    frame::append(out, &message.encode_to_vec());
+}
+
+fn kind(record: &Record) -> Kind {
+    match record {
+        Record::Run(info) => Kind::Run(run_info(info)),
+        Record::Site(id, s) => Kind::Site(site(*id, s)),
+        Record::Scaler(config) => Kind::Scaler(scaler(config)),
+        Record::Step(s) => Kind::Step(step(s)),
+        Record::Note(n) => Kind::Note(note(n)),
+        Record::End(e) => Kind::End(end(e)),
+    }
+}
+
+fn run_info(info: &RunInfo) -> schema::Run {
+    schema::Run {
+        format: FORMAT.into(),
+        version: FORMAT_VERSION,
+        name: info.name.clone(),
+        command: info.command.clone(),
+        started_unix_ms: info.started_unix_ms,
+        pid: info.pid,
+        rank: info.rank,
+        producer: info.producer.clone(),
+        framework: info.framework.clone(),
+        device: info.device.clone(),
+        threads: info.threads,
+        sampling: Some(match info.sampling {
+            Sampling::Every(n) => run::Sampling::Every(n),
+            Sampling::Budget(share) => run::Sampling::Budget(share),
+            Sampling::Off => run::Sampling::Off(true),
+        }),
+        parameters: info.parameters.iter().map(parameter).collect(),
+    }
+}
+
+fn parameter(p: &Parameter) -> schema::Parameter {
+    let Parameter { name, dtype, shape, trainable } = p.clone();
+    schema::Parameter { name, dtype, shape, trainable }
+}
+
+fn site(SiteId(id): SiteId, site: &Site) -> schema::Site {
+    let Site { layer, operator, tensor, probe: p, dtype: d } = site.clone();
+    schema::Site { id, layer, operator, tensor, probe: probe(p).into(), dtype: dtype(d).into() }
+}
+
+fn probe(probe: Probe) -> schema::Probe {
+    match probe {
+        Probe::Activation => schema::Probe::Activation,
+        Probe::ActivationGrad => schema::Probe::ActivationGrad,
+        Probe::ParamGrad => schema::Probe::ParamGrad,
+        Probe::Param => schema::Probe::Param,
+        Probe::Update => schema::Probe::Update,
+        Probe::Buffer => schema::Probe::Buffer,
+    }
+}
+
+fn dtype(dtype: Dtype) -> schema::Dtype {
+    match dtype {
+        Dtype::F16 => schema::Dtype::F16,
+        Dtype::Bf16 => schema::Dtype::Bf16,
+        Dtype::F32 => schema::Dtype::F32,
+        Dtype::F64 => schema::Dtype::F64,
+    }
+}
+
+fn scaler(config: &ScalerConfig) -> schema::Scaler {
+    schema::Scaler {
+        init_scale: config.init_scale,
+        growth_factor: config.growth_factor,
+        backoff_factor: config.backoff_factor,
+        growth_interval: config.growth_interval,
+        min_scale: config.min_scale,
+        max_scale: config.max_scale,
+        hysteresis: config.hysteresis,
+        foreign: config.foreign,
+    }
+}
+
+fn step(step: &Step) -> schema::Step {
+    schema::Step {
+        index: step.index,
+        time_ns: step.time_ns,
+        tier: tier(step.tier).into(),
+        observations: step.observations.iter().map(observation).collect(),
+        loss: step.loss,
+        loss_scale: step.loss_scale,
+        scaler: step.scaler.iter().map(scaler_event).collect(),
+        lr: step.lr,
+        metrics: step
+            .metrics
+            .iter()
+            .map(|(name, value)| schema::Metric { name: name.clone(), value: *value })
+            .collect(),
+        cost: Some(cost(step.cost)),
+    }
+}
+
+fn tier(tier: Tier) -> schema::Tier {
+    match tier {
+        Tier::Off => schema::Tier::Off,
+        Tier::Light => schema::Tier::Light,
+        Tier::Full => schema::Tier::Full,
+    }
+}
+
+fn observation(observation: &Observation) -> schema::Observation {
+    schema::Observation {
+        site: observation.site.0,
+        stats: Some(stats(&observation.stats)),
+        inherited: observation.inherited,
+        via: observation.via.map(|site| site.0),
+    }
+}
+
+fn stats(stats: &Stats) -> schema::Stats {
+    let (first_exponent, counts) = stats.exponents.parts();
+    schema::Stats {
+        count: stats.count,
+        zeros: stats.zeros,
+        nan: stats.nan,
+        pos_inf: stats.pos_inf,
+        neg_inf: stats.neg_inf,
+        min_abs: stats.min_abs,
+        max_abs: stats.max_abs,
+        sum: Some(scaled(stats.sum)),
+        sum_squares: Some(scaled(stats.sum_squares)),
+        first_exponent,
+        exponent_counts: counts.to_vec(),
+    }
+}
+
+fn scaled(Scaled { value, exponent }: Scaled) -> schema::Scaled {
+    schema::Scaled { value, exponent }
+}
+
+fn scaler_event(event: &ScalerEvent) -> schema::ScalerEvent {
+    use scaler_event::Kind;
+    let kind = match *event {
+        ScalerEvent::Unscaled { optimizer, scale, found_inf } => {
+            Kind::Unscaled(schema::Unscaled { optimizer, scale, found_inf })
+        }
+        ScalerEvent::Stepped { optimizer, applied } => Kind::Stepped(schema::Stepped { optimizer, applied }),
+        ScalerEvent::Updated { from, to, growth_tracker } => {
+            Kind::Updated(schema::Updated { from, to, growth_tracker })
+        }
+    };
+    schema::ScalerEvent { kind: Some(kind) }
+}
+
+fn cost(Cost { step_ns, probe_ns, dropped_steps, unscanned }: Cost) -> schema::Cost {
+    schema::Cost { step_ns, probe_ns, dropped_steps, unscanned }
+}
+
+fn note(note: &Note) -> schema::Note {
+    let kind = match note.kind {
+        NoteKind::BlindSpot => schema::NoteKind::BlindSpot,
+        NoteKind::Detached => schema::NoteKind::Detached,
+        NoteKind::Dropped => schema::NoteKind::Dropped,
+        NoteKind::Information => schema::NoteKind::Information,
+    };
+    schema::Note { step: note.step, kind: kind.into(), text: note.text.clone() }
+}
+
+fn end(end: &End) -> schema::End {
+    let reason = match end.reason {
+        EndReason::Finished => schema::EndReason::Finished,
+        EndReason::Dropped => schema::EndReason::Dropped,
+        EndReason::Panicked => schema::EndReason::Panicked,
+        EndReason::Detached => schema::EndReason::Detached,
+    };
+    schema::End { steps: end.steps, dropped_steps: end.dropped_steps, reason: reason.into() }
+}

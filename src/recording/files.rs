@@ -1,0 +1,126 @@
+//! Where recordings lie: `<run directory>/rank-<n>.amprec`, and what an older one of the same rank is moved to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{ReadError, WriteError};
+
+/// The recording of one rank in a run directory: `rank-<n>.amprec`.
+pub fn recording_path(run: &Path, rank: u32) -> PathBuf {
+    run.join(format!("rank-{rank}.amprec"))
+}
+
+/// The rank that a file name stands for, or `None` when it is no recording's: neither `rank-0.amprec.1` nor `rank-00.amprec`.
+pub(super) fn rank_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let rank: u32 = name.strip_prefix("rank-")?.strip_suffix(".amprec")?.parse().ok()?;
+    (name == format!("rank-{rank}.amprec")).then_some(rank)
+}
+
+/// The recordings in a run directory, by rising rank.
+pub(super) fn in_directory(directory: &Path) -> Result<Vec<(u32, PathBuf)>, ReadError> {
+    let io = |source| ReadError::Io { source, path: directory.into() };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        found.extend(rank_of(&path).map(|rank| (rank, path)));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// What stands in a directory without a recording, in words: what nearly matches, else the first names.
+pub(super) fn near_matches(directory: &Path) -> String {
+    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    let mut names: Vec<(bool, String)> = entries.map(|entry| describe(&entry)).collect();
+    names.sort();
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(|(_, name)| name.as_str()).collect();
+    match (names.len(), shown.join(", ")) {
+        (0, _) => "nothing, it is empty; the trainer may not have started yet".into(),
+        (n, list) if n > SHOWN => format!("{list} and {} more", n - SHOWN),
+        (_, list) => list,
+    }
+}
+
+/// Names that an error message lists.
+const SHOWN: usize = 5;
+
+/// A name, and whether it is far from a recording's (so that near ones sort first).
+fn describe(entry: &fs::DirEntry) -> (bool, String) {
+    let name = entry.file_name().to_string_lossy().into_owned();
+    let path = entry.path();
+    if path.is_dir() {
+        let holds_recording = in_directory(&path).is_ok_and(|found| !found.is_empty());
+        return (
+            !holds_recording,
+            if holds_recording { format!("{name}/ (a run directory)") } else { format!("{name}/") },
+        );
+    }
+    (!name.contains(".amprec") && !name.starts_with("rank-"), name)
+}
+
+/// Creates the recording of `rank`. One that is there already is never written to: it is moved to `rank-<n>.amprec.<k>`, with
+/// the lowest `k` above all others, which no reader takes for a rank.
+pub(super) fn create(run: &Path, rank: u32) -> Result<(PathBuf, File), WriteError> {
+    let refuse = |what, path: &Path| {
+        let path = path.to_path_buf();
+        move |source: io::Error| WriteError::Create { what, source: Arc::new(source), path }
+    };
+    fs::create_dir_all(run).map_err(refuse("create the run directory", run))?;
+    let path = recording_path(run, rank);
+    loop {
+        // O_APPEND: whatever else writes to the file, no frame is ever laid over another.
+        match OpenOptions::new().append(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let aside = free_name(run, &path).map_err(refuse("list the run directory", run))?;
+                fs::rename(&path, aside).map_err(refuse("move an older recording aside", &path))?;
+            }
+            Err(error) => return Err(refuse("create the recording", &path)(error)),
+        }
+    }
+}
+
+fn free_name(run: &Path, path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
+    let mut last = 0u64;
+    for entry in fs::read_dir(run)? {
+        let entry = entry?.file_name();
+        let number = entry.to_str().and_then(|n| n.strip_prefix(&name)).and_then(|k| k.parse().ok());
+        last = last.max(number.unwrap_or(0));
+    }
+    Ok(run.join(format!("{name}{}", last + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_exact_name_is_a_rank() {
+        assert_eq!(rank_of(Path::new("run/rank-12.amprec")), Some(12));
+        for other in
+            ["rank-0.amprec.1", "rank-00.amprec", "rank-.amprec", "rank--1.amprec", "rank-+1.amprec", "x.amprec"]
+        {
+            assert_eq!(rank_of(Path::new(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_older_recording_is_moved_aside_and_never_lost() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let run = dir.path().join("deep/run");
+        for text in ["first", "second", "third"] {
+            let (path, _file) = create(&run, 0).expect("a recording");
+            fs::write(path, text).expect("written");
+        }
+        let text = |name: &str| fs::read_to_string(run.join(name)).expect("there");
+        assert_eq!(
+            [text("rank-0.amprec.1"), text("rank-0.amprec.2"), text("rank-0.amprec")],
+            ["first", "second", "third"]
+        );
+        assert_eq!(in_directory(&run).expect("readable"), [(0, run.join("rank-0.amprec"))]);
+    }
+}

@@ -1,0 +1,140 @@
+//! A recording that is still being written, or not even there yet.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::reader::refused;
+use super::{Decoder, Integrity, ReadError, files};
+use crate::observation::Record;
+
+/// Bytes read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// What a [`Follower`] brings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The next record.
+    Record(Record),
+    /// The recording was truncated, or another run took its place: forget what came before; its records follow.
+    Restarted,
+}
+
+/// Follows a recording while it grows. It never waits: the caller polls, and sleeps when there is nothing new.
+#[derive(Debug)]
+pub struct Follower {
+    path: PathBuf,
+    open: Option<Open>,
+    chunk: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: File,
+    read: u64,
+    decoder: Decoder,
+}
+
+impl Follower {
+    /// Follows the recording at `path`: a file, or a run directory, of which it follows the lowest rank that it finds first.
+    /// Neither needs to exist yet.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.into(), open: None, chunk: vec![0; CHUNK] }
+    }
+
+    /// The next record, or `None` when there is nothing new now.
+    ///
+    /// # Errors
+    /// When the file is no recording or too new (then at each poll until another takes its place), and when the system refuses
+    /// to read it. That it does not exist (yet, or any more) is no error.
+    pub fn poll(&mut self) -> Result<Option<News>, ReadError> {
+        let Some(open) = &mut self.open else {
+            self.open = open_first(&self.path)?;
+            return if self.open.is_some() { self.poll() } else { Ok(None) };
+        };
+        let record = open.next_record(&mut self.chunk);
+        if let Ok(Some(record)) = record {
+            return Ok(Some(News::Record(record)));
+        }
+        if open.is_replaced()? {
+            self.open = Some(Open::new(&open.path.clone())?).flatten();
+            return Ok(Some(News::Restarted));
+        }
+        record.map(|_| None)
+    }
+
+    /// The file that is followed, once there is one.
+    pub fn file(&self) -> Option<&Path> {
+        self.open.as_ref().map(|open| open.path.as_path())
+    }
+
+    /// Whether the end record was read: nothing more will come unless another run takes the place of this one.
+    pub fn ended(&self) -> bool {
+        self.integrity().is_some_and(|integrity| integrity.end.is_some())
+    }
+
+    /// How the recording looks so far, once there is one.
+    pub fn integrity(&self) -> Option<&Integrity> {
+        self.open.as_ref().map(|open| open.decoder.integrity())
+    }
+}
+
+fn open_first(path: &Path) -> Result<Option<Open>, ReadError> {
+    if !path.is_dir() {
+        return Open::new(path);
+    }
+    files::in_directory(path)?.first().map_or(Ok(None), |(_, file)| Open::new(file))
+}
+
+impl Open {
+    /// `None` when there is no file.
+    fn new(path: &Path) -> Result<Option<Self>, ReadError> {
+        match File::open(path) {
+            Ok(file) => Ok(Some(Self { path: path.into(), file, read: 0, decoder: Decoder::new() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(refused(error, path)),
+        }
+    }
+
+    fn next_record(&mut self, chunk: &mut [u8]) -> Result<Option<Record>, ReadError> {
+        loop {
+            let content = |source| ReadError::Content { source, path: self.path.clone() };
+            if let Some(record) = self.decoder.next_record().map_err(content)? {
+                return Ok(Some(record));
+            }
+            match self.file.read(chunk) {
+                Ok(0) => return Ok(None),
+                Ok(n) => {
+                    self.read += n as u64;
+                    self.decoder.push(chunk.get(..n).unwrap_or_default());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(ReadError::Io { source, path: self.path.clone() }),
+            }
+        }
+    }
+
+    /// Whether the path now names another file, or this one is shorter than what was read of it.
+    fn is_replaced(&self) -> Result<bool, ReadError> {
+        let now = match std::fs::metadata(&self.path) {
+            Ok(now) => now,
+            // Moved away, and nothing in its place yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(refused(error, &self.path)),
+        };
+        let ours = self.file.metadata().map_err(|error| refused(error, &self.path))?;
+        Ok(now.len() < self.read || !same_file(&now, &ours))
+    }
+}
+
+#[cfg(unix)]
+fn same_file(a: &Metadata, b: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn same_file(a: &Metadata, b: &Metadata) -> bool {
+    a.created().ok() == b.created().ok()
+}

@@ -1,0 +1,94 @@
+//! The recorder's thread: takes batches from the queue, encodes them and writes each with one call.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::{WriteError, encode_frame};
+use crate::observation::Record;
+
+/// A buffer that grew beyond this for one large step is given back.
+const BUFFER_KEPT: usize = 1 << 20;
+
+/// Where frames go: a file, or what a test puts in its place.
+pub(super) trait Sink: Write + Send + 'static {
+    /// Makes the system write what it holds, so that an error it kept for later (a quota on a network disk) is known.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Sink for File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// What goes through the queue: written in order, with one call, so that a reader sees all of it at once.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) records: Vec<Record>,
+    /// Bytes of memory that its step takes in the queue.
+    pub(super) size: usize,
+}
+
+/// What the two sides of the queue share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Bytes of memory that the steps in the queue take.
+    pub(super) queued: AtomicUsize,
+    /// Why writing ended, if it did.
+    pub(super) failure: OnceLock<WriteError>,
+    /// The last records, left here before the queue is closed: there may be no room in it.
+    pub(super) last: Mutex<Vec<Record>>,
+}
+
+/// The writer's side.
+pub(super) struct Writer<S> {
+    pub(super) sink: S,
+    pub(super) path: PathBuf,
+    pub(super) shared: Arc<Shared>,
+    pub(super) written: u64,
+    pub(super) buffer: Vec<u8>,
+}
+
+impl<S: Sink> Writer<S> {
+    /// Writes until the queue is closed or writing fails. When this returns the receiver is gone, and so the other side finds
+    /// the queue closed: it never waits for a writer that has given up.
+    pub(super) fn run(mut self, queue: Receiver<Batch>) {
+        if let Err(error) = self.drain(&queue) {
+            // Set once, here: nobody else writes to it.
+            let _ = self.shared.failure.set(error);
+        }
+    }
+
+    fn drain(&mut self, queue: &Receiver<Batch>) -> Result<(), WriteError> {
+        for batch in queue {
+            self.write(&batch.records)?;
+            self.shared.queued.fetch_sub(batch.size, Ordering::Relaxed);
+        }
+        let last = std::mem::take(&mut *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner));
+        self.write(&last)?;
+        let synced = self.sink.sync();
+        synced.map_err(|error| self.failure(error))
+    }
+
+    /// Writes records with one call.
+    pub(super) fn write(&mut self, records: &[Record]) -> Result<(), WriteError> {
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_KEPT);
+        for record in records {
+            encode_frame(record, &mut self.buffer);
+        }
+        if let Err(error) = self.sink.write_all(&self.buffer) {
+            return Err(self.failure(error));
+        }
+        self.written += self.buffer.len() as u64;
+        Ok(())
+    }
+
+    fn failure(&self, source: io::Error) -> WriteError {
+        WriteError::Write { written: self.written, source: Arc::new(source), path: self.path.clone() }
+    }
+}

@@ -1,0 +1,115 @@
+//! A recording that is followed while it grows.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+use ampdoctor::observation::{EndReason, Record};
+use ampdoctor::recording::{Follower, News, ReadError, Recorder, recording_path};
+
+use crate::sample::{encode, records, run_info, step};
+
+fn all_news(follower: &mut Follower) -> Vec<News> {
+    std::iter::from_fn(|| follower.poll().expect("readable")).collect()
+}
+
+fn append(path: &Path, bytes: &[u8]) {
+    let mut file = OpenOptions::new().append(true).create(true).open(path).expect("a file");
+    file.write_all(bytes).expect("written");
+}
+
+fn news(records: &[Record]) -> Vec<News> {
+    records.iter().cloned().map(News::Record).collect()
+}
+
+#[test]
+fn it_waits_for_the_directory_the_file_and_each_byte() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    let mut follower = Follower::new(&run);
+    assert_eq!(all_news(&mut follower), []);
+    fs::create_dir(&run).expect("created");
+    assert_eq!(all_news(&mut follower), []);
+    let path = recording_path(&run, 0);
+    let (bytes, ends) = encode(&records());
+    let mut got = Vec::new();
+    for (i, byte) in bytes.iter().enumerate() {
+        append(&path, &[*byte]);
+        got.extend(all_news(&mut follower));
+        let whole = ends.iter().filter(|&&end| end <= i + 1).count();
+        assert_eq!(got.len(), whole, "after byte {i}");
+        assert_eq!(follower.ended(), whole == ends.len());
+    }
+    assert_eq!(got, news(&records()));
+    assert_eq!(follower.file(), Some(&*path));
+}
+
+#[test]
+fn a_step_is_seen_while_the_run_goes_on() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut recorder = Recorder::create(dir.path(), &run_info()).expect("a recorder");
+    let mut follower = Follower::new(recorder.path());
+    for index in 0..5 {
+        assert!(recorder.step(step(index)));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut seen = None;
+        while seen != Some(index) {
+            assert!(std::time::Instant::now() < deadline, "step {index} never came");
+            if let Some(News::Record(Record::Step(step))) = follower.poll().expect("readable") {
+                seen = Some(step.index);
+            }
+        }
+        assert!(!follower.ended());
+    }
+    recorder.finish(EndReason::Finished).expect("written");
+    assert!(matches!(all_news(&mut follower)[..], [News::Record(Record::End(_))]));
+    assert!(follower.ended());
+}
+
+#[test]
+fn a_new_run_in_the_same_place_starts_afresh() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = recording_path(dir.path(), 0);
+    append(&path, &encode(&records()).0);
+    let mut follower = Follower::new(dir.path());
+    assert_eq!(all_news(&mut follower).len(), records().len());
+
+    let recorder = Recorder::create(dir.path(), &run_info()).expect("a recorder");
+    let after = all_news(&mut follower);
+    assert_eq!(after, [News::Restarted, News::Record(Record::Run(run_info()))]);
+    assert!(!follower.ended());
+    drop(recorder);
+
+    let (bytes, _) = encode(&records()[..2]);
+    fs::write(&path, &bytes[..9]).expect("truncated and written");
+    assert_eq!(all_news(&mut follower), [News::Restarted]);
+    append(&path, &bytes[9..]);
+    assert_eq!(all_news(&mut follower), news(&records()[..2]));
+}
+
+#[test]
+fn a_recording_that_vanishes_keeps_what_was_read() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = recording_path(dir.path(), 0);
+    append(&path, &encode(&records()[..4]).0);
+    let mut follower = Follower::new(&path);
+    assert_eq!(all_news(&mut follower).len(), 4);
+    fs::remove_file(&path).expect("removed");
+    assert_eq!(all_news(&mut follower), []);
+    assert_eq!(follower.integrity().and_then(|i| i.last_step), Some(0));
+    append(&path, &encode(&records()[..1]).0);
+    assert_eq!(all_news(&mut follower)[0], News::Restarted);
+}
+
+#[test]
+fn a_foreign_file_is_refused_until_a_recording_takes_its_place() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = recording_path(dir.path(), 0);
+    fs::write(&path, vec![b'x'; 17 << 20]).expect("written");
+    let mut follower = Follower::new(&path);
+    assert!(matches!(follower.poll(), Err(ReadError::Content { .. })));
+    assert!(matches!(follower.poll(), Err(ReadError::Content { .. })));
+    fs::remove_file(&path).expect("removed");
+    append(&path, &encode(&records()).0);
+    assert_eq!(all_news(&mut follower)[0], News::Restarted);
+}

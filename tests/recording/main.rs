@@ -1,0 +1,9 @@
+//! The recording from end to end: what is written is what is read, whatever happens in between.
+
+mod damage;
+mod follow;
+mod killed;
+mod open;
+mod round_trip;
+mod sample;
+mod write;

@@ -1,6 +1,7 @@
 //! The committed Rust code of the recording's schema is what its `.proto` generates.
 //!
-//! To write it anew after a change: `AMPDOCTOR_WRITE_SCHEMA=1 cargo test --release --test recording_schema`.
+//! To write it anew after a change: `AMPDOCTOR_WRITE_SCHEMA=1 cargo test --release --test recording_schema`. This test links the
+//! crate, so do it while the crate still compiles: first the `.proto`, then this, then the types of `observation`.
 
 use std::path::Path;
 

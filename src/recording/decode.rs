@@ -136,6 +136,7 @@ fn probe(value: i32) -> Result<Probe, Nonsense> {
     Ok(match schema::Probe::try_from(value) {
         Ok(schema::Probe::Activation) => Probe::Activation,
         Ok(schema::Probe::ActivationGrad) => Probe::ActivationGrad,
+        Ok(schema::Probe::CastGrad) => Probe::CastGrad,
         Ok(schema::Probe::ParamGrad) => Probe::ParamGrad,
         Ok(schema::Probe::Param) => Probe::Param,
         Ok(schema::Probe::Update) => Probe::Update,
@@ -256,6 +257,7 @@ fn scaled(schema::Scaled { value, exponent }: schema::Scaled) -> Scaled {
 fn scaler_event(event: schema::ScalerEvent) -> Option<ScalerEvent> {
     use scaler_event::Kind;
     Some(match event.kind? {
+        Kind::LossScaled(schema::LossScaled { scale }) => ScalerEvent::Scaled { scale },
         Kind::Unscaled(schema::Unscaled { optimizer, scale, found_inf }) => {
             ScalerEvent::Unscaled { optimizer, scale, found_inf }
         }

@@ -63,6 +63,7 @@ fn probe(probe: Probe) -> schema::Probe {
     match probe {
         Probe::Activation => schema::Probe::Activation,
         Probe::ActivationGrad => schema::Probe::ActivationGrad,
+        Probe::CastGrad => schema::Probe::CastGrad,
         Probe::ParamGrad => schema::Probe::ParamGrad,
         Probe::Param => schema::Probe::Param,
         Probe::Update => schema::Probe::Update,
@@ -152,6 +153,7 @@ fn scaled(Scaled { value, exponent }: Scaled) -> schema::Scaled {
 fn scaler_event(event: &ScalerEvent) -> schema::ScalerEvent {
     use scaler_event::Kind;
     let kind = match *event {
+        ScalerEvent::Scaled { scale } => Kind::LossScaled(schema::LossScaled { scale }),
         ScalerEvent::Unscaled { optimizer, scale, found_inf } => {
             Kind::Unscaled(schema::Unscaled { optimizer, scale, found_inf })
         }

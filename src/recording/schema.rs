@@ -223,10 +223,10 @@ pub struct Scaled {
     #[prost(sint32, tag = "2")]
     pub exponent: i32,
 }
-/// One thing that a loss scaler did.
+/// One thing that a loss scaler did. An event of a kind that the reader does not know is left out.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct ScalerEvent {
-    #[prost(oneof = "scaler_event::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "scaler_event::Kind", tags = "1, 2, 3, 4")]
     pub kind: ::core::option::Option<scaler_event::Kind>,
 }
 /// Nested message and enum types in `ScalerEvent`.
@@ -234,12 +234,20 @@ pub mod scaler_event {
     #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
     pub enum Kind {
         #[prost(message, tag = "1")]
-        Unscaled(super::Unscaled),
+        LossScaled(super::LossScaled),
         #[prost(message, tag = "2")]
-        Stepped(super::Stepped),
+        Unscaled(super::Unscaled),
         #[prost(message, tag = "3")]
+        Stepped(super::Stepped),
+        #[prost(message, tag = "4")]
         Updated(super::Updated),
     }
+}
+/// A loss was multiplied by the scale, to be propagated backward.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct LossScaled {
+    #[prost(double, tag = "1")]
+    pub scale: f64,
 }
 /// The gradients of one optimizer were divided by the scale.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -325,14 +333,16 @@ pub enum Probe {
     Activation = 1,
     /// The gradient delivered to an operator's output, times the loss scale.
     ActivationGrad = 2,
+    /// A gradient in f32 as it stood before backward cast it to a half-precision format, times the loss scale.
+    CastGrad = 3,
     /// A parameter's complete gradient, times the loss scale.
-    ParamGrad = 3,
+    ParamGrad = 4,
     /// A parameter after the step.
-    Param = 4,
+    Param = 5,
     /// The change of a parameter by the optimizer.
-    Update = 5,
+    Update = 6,
     /// A buffer after the step.
-    Buffer = 6,
+    Buffer = 7,
 }
 impl Probe {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -344,6 +354,7 @@ impl Probe {
             Self::Unspecified => "PROBE_UNSPECIFIED",
             Self::Activation => "PROBE_ACTIVATION",
             Self::ActivationGrad => "PROBE_ACTIVATION_GRAD",
+            Self::CastGrad => "PROBE_CAST_GRAD",
             Self::ParamGrad => "PROBE_PARAM_GRAD",
             Self::Param => "PROBE_PARAM",
             Self::Update => "PROBE_UPDATE",
@@ -356,6 +367,7 @@ impl Probe {
             "PROBE_UNSPECIFIED" => Some(Self::Unspecified),
             "PROBE_ACTIVATION" => Some(Self::Activation),
             "PROBE_ACTIVATION_GRAD" => Some(Self::ActivationGrad),
+            "PROBE_CAST_GRAD" => Some(Self::CastGrad),
             "PROBE_PARAM_GRAD" => Some(Self::ParamGrad),
             "PROBE_PARAM" => Some(Self::Param),
             "PROBE_UPDATE" => Some(Self::Update),

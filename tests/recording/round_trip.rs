@@ -102,6 +102,7 @@ fn scaler() -> impl Strategy<Value = ScalerConfig> {
 
 fn event() -> impl Strategy<Value = ScalerEvent> {
     prop_oneof![
+        number().prop_map(|scale| ScalerEvent::Scaled { scale }),
         (any::<u32>(), number(), any::<bool>()).prop_map(|(optimizer, scale, found_inf)| ScalerEvent::Unscaled {
             optimizer,
             scale,

@@ -1,1 +1,44 @@
-//! report
+//! The findings as documents.
+//!
+//! [`Run`] is what is reported: one [`Rank`] per recording. A format is one file of this module and one row of [`FORMATS`];
+//! every format is a pure function of the run, so the same recording gives the same bytes.
+
+mod json;
+mod layout;
+mod markdown;
+mod number;
+mod page;
+mod read;
+mod run;
+mod text;
+
+pub use json::{SCHEMA_VERSION, json};
+pub use layout::Layout;
+pub use page::{page, page_file_name, page_index, render_page};
+pub use read::{Damage, Progress, RankRecording, ReadRunError, RunRecording, rank_files, read_run};
+pub use run::{Attributed, Counts, Rank, Run};
+pub use text::{evidence_text, text};
+
+/// A form in which a run is reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// What `--format` calls it.
+    pub name: &'static str,
+    /// One line for the help text.
+    pub summary: &'static str,
+    /// Renders the run; a format for machines ignores the layout.
+    pub render: fn(&Run<'_>, &Layout) -> String,
+}
+
+/// All formats, in the order in which help lists them.
+pub const FORMATS: &[Format] = &[
+    Format { name: "json", summary: "everything, for machines (docs/report.schema.json)", render: |run, _| json(run) },
+    Format { name: "text", summary: "verdict and findings, for people", render: text },
+];
+
+impl Format {
+    /// The format of that name.
+    pub fn named(name: &str) -> Option<&'static Format> {
+        FORMATS.iter().find(|format| format.name == name)
+    }
+}

@@ -1,0 +1,170 @@
+//! The document: what is said of the run as a whole.
+
+use serde::ser::{SerializeMap, Serializer};
+use serde::Serialize;
+
+use super::super::number::Number;
+use super::super::{Attributed, Run};
+use super::SCHEMA_VERSION;
+use super::rank::RankDocument;
+use crate::rules::{Doubt, Evidence, Finding, Health, Value};
+
+/// The report.
+#[derive(Serialize)]
+pub(super) struct Document<'a> {
+    schema_version: u32,
+    /// Who made the report.
+    generator: &'static str,
+    run: RunDocument<'a>,
+    verdict: VerdictDocument,
+    findings: Vec<FindingDocument<'a>>,
+    doubts: Vec<DoubtDocument<'a>>,
+    ranks: Vec<RankDocument<'a>>,
+}
+
+/// What all ranks share; null or empty where no recording got so far.
+#[derive(Serialize)]
+struct RunDocument<'a> {
+    name: Option<&'a str>,
+    command: &'a [String],
+    framework: Option<&'a str>,
+    recorder: Option<&'a str>,
+    started_unix_ms: Option<u64>,
+    /// Of the rank that got furthest.
+    steps: u64,
+    ranks: usize,
+    /// Whether every rank said that it ended and had not failed.
+    ended_in_order: bool,
+}
+
+#[derive(Serialize)]
+struct VerdictDocument {
+    health: &'static str,
+    errors: usize,
+    warnings: usize,
+    infos: usize,
+    doubts: usize,
+}
+
+#[derive(Serialize)]
+struct FindingDocument<'a> {
+    code: &'a str,
+    name: &'a str,
+    severity: &'a str,
+    rank: u32,
+    layer: &'a str,
+    operator: &'a str,
+    probe: Option<&'a str>,
+    onset_step: u64,
+    last_step: u64,
+    evidence: EvidenceMap<'a>,
+    explanation: &'a str,
+    remedy: &'a str,
+}
+
+#[derive(Serialize)]
+struct DoubtDocument<'a> {
+    code: &'a str,
+    name: &'a str,
+    rank: u32,
+    reason: &'a str,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn of(run: &Run<'a>) -> Self {
+        Self {
+            schema_version: SCHEMA_VERSION,
+            generator: concat!("ampdoctor ", env!("CARGO_PKG_VERSION")),
+            run: RunDocument::of(run),
+            verdict: VerdictDocument::of(run),
+            findings: run.findings().iter().map(FindingDocument::of).collect(),
+            doubts: run.doubts().iter().map(DoubtDocument::of).collect(),
+            ranks: run.ranks.iter().map(RankDocument::of).collect(),
+        }
+    }
+}
+
+impl<'a> RunDocument<'a> {
+    fn of(run: &Run<'a>) -> Self {
+        let info = run.ranks.iter().find_map(|rank| rank.aggregate.run.as_ref());
+        Self {
+            name: info.map(|info| info.name.as_str()),
+            command: info.map_or(&[], |info| &info.command),
+            framework: info.map(|info| info.framework.as_str()),
+            recorder: info.map(|info| info.producer.as_str()),
+            started_unix_ms: info.map(|info| info.started_unix_ms),
+            steps: run.ranks.iter().map(|rank| rank.steps()).max().unwrap_or(0),
+            ranks: run.ranks.len(),
+            ended_in_order: run.ended_in_order(),
+        }
+    }
+}
+
+impl VerdictDocument {
+    fn of(run: &Run<'_>) -> Self {
+        let counts = run.counts();
+        Self {
+            health: match run.health() {
+                Health::Healthy => "healthy",
+                Health::Findings => "findings",
+                Health::Unknown => "unknown",
+            },
+            errors: counts.errors,
+            warnings: counts.warnings,
+            infos: counts.infos,
+            doubts: run.doubts().len(),
+        }
+    }
+}
+
+impl<'a> FindingDocument<'a> {
+    fn of(of: &Attributed<'a, Finding>) -> Self {
+        let finding = of.item;
+        Self {
+            code: finding.code,
+            name: finding.name,
+            severity: finding.severity.name(),
+            rank: of.rank,
+            layer: &finding.layer,
+            operator: &finding.operator,
+            probe: finding.probe.map(|probe| probe.name()),
+            onset_step: finding.onset_step,
+            last_step: finding.last_step,
+            evidence: EvidenceMap(&finding.evidence),
+            explanation: &finding.explanation,
+            remedy: &finding.remedy,
+        }
+    }
+}
+
+impl<'a> DoubtDocument<'a> {
+    fn of(of: &Attributed<'a, Doubt>) -> Self {
+        Self { code: of.item.code, name: of.item.name, rank: of.rank, reason: &of.item.reason }
+    }
+}
+
+/// Evidence as an object, in the rule's order.
+struct EvidenceMap<'a>(&'a [Evidence]);
+
+impl Serialize for EvidenceMap<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (at, evidence) in self.0.iter().enumerate() {
+            let key = self.key(at, evidence.name);
+            match &evidence.value {
+                Value::Number(x) => map.serialize_entry(&key, &Number(*x))?,
+                Value::Count(n) => map.serialize_entry(&key, n)?,
+                Value::Text(text) => map.serialize_entry(&key, text)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl EvidenceMap<'_> {
+    /// The name; a second evidence of the same name becomes `name_2`, for an object holds a key once.
+    fn key(&self, at: usize, name: &str) -> String {
+        let before = self.0.iter().take(at).filter(|other| other.name == name).count();
+        if before == 0 { name.to_string() } else { format!("{name}_{}", before + 1) }
+    }
+}

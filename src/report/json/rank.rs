@@ -1,0 +1,306 @@
+//! The document: what is said of one rank.
+
+use serde::Serialize;
+
+use super::super::number::Number;
+use super::super::{Damage, Rank};
+use crate::aggregate::{Aggregate, Instrument, ScalerSummary, SiteSummary, Timeline};
+use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
+
+#[derive(Serialize)]
+pub(super) struct RankDocument<'a> {
+    rank: u32,
+    process: Option<ProcessDocument<'a>>,
+    recording: RecordingDocument<'a>,
+    instrument: InstrumentDocument<'a>,
+    scaler: ScalerDocument,
+    timeline: TimelineDocument,
+    sites: Vec<SiteDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProcessDocument<'a> {
+    pid: u32,
+    device: &'a str,
+    threads: u32,
+    parameters: usize,
+    trainable_parameters: usize,
+}
+
+#[derive(Serialize)]
+struct RecordingDocument<'a> {
+    file: &'a str,
+    /// `finished`, `dropped`, `panicked`, `detached`; `cut` where the recording has no end.
+    end: &'static str,
+    damage: Option<DamageDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct DamageDocument<'a> {
+    what: &'a str,
+    read_bytes: u64,
+    unread_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct InstrumentDocument<'a> {
+    sampling: Option<SamplingDocument>,
+    steps: u64,
+    full_steps: u64,
+    light_steps: u64,
+    dropped_steps: u64,
+    unscanned_tensors: u64,
+    step_ns: u64,
+    probe_ns: u64,
+    probe_share: Option<Number>,
+    notes: Vec<NoteDocument<'a>>,
+    notes_dropped: u64,
+}
+
+#[derive(Serialize)]
+struct SamplingDocument {
+    mode: &'static str,
+    every: Option<u64>,
+    budget_share: Option<Number>,
+}
+
+#[derive(Serialize)]
+struct NoteDocument<'a> {
+    step: u64,
+    kind: &'static str,
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct ScalerDocument {
+    config: Option<ScalerConfigDocument>,
+    applied: u64,
+    skipped: u64,
+    calibration_skips: u64,
+    growths: u64,
+    backoffs: u64,
+    last_scale: Option<Number>,
+}
+
+#[derive(Serialize)]
+struct ScalerConfigDocument {
+    init_scale: Number,
+    growth_factor: Number,
+    backoff_factor: Number,
+    growth_interval: u64,
+    min_scale: Option<Number>,
+    max_scale: Option<Number>,
+    hysteresis: u64,
+    is_static: bool,
+    foreign: bool,
+}
+
+/// Columns of equal length; `stride` steps stand in one row, of which `loss` and `loss_scale` are the last known.
+#[derive(Serialize)]
+struct TimelineDocument {
+    stride: u64,
+    step: Vec<u64>,
+    loss: Vec<Option<Number>>,
+    loss_scale: Vec<Option<Number>>,
+    skipped: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct SiteDocument<'a> {
+    layer: &'a str,
+    operator: &'a str,
+    tensor: &'a str,
+    probe: &'static str,
+    dtype: &'static str,
+    samples: u64,
+    non_finite_samples: u64,
+    nonzero_samples: u64,
+    count: u64,
+    zeros: u64,
+    nan: u64,
+    inf: u64,
+    min_abs: Option<Number>,
+    max_abs: Option<Number>,
+    fp16: Option<Fp16Document>,
+    exponents: ExponentsDocument<'a>,
+}
+
+/// Shares of the finite non-zero elements, held in FP16 as they were recorded (a gradient with its loss scale).
+#[derive(Serialize)]
+struct Fp16Document {
+    zero_share: Number,
+    subnormal_share: Number,
+    overflow_share: Number,
+}
+
+/// `counts[i]` elements have the binary exponent `first + i`.
+#[derive(Serialize)]
+struct ExponentsDocument<'a> {
+    first: i32,
+    counts: &'a [u64],
+}
+
+impl<'a> RankDocument<'a> {
+    pub(super) fn of(rank: &Rank<'a>) -> Self {
+        let aggregate = rank.aggregate;
+        Self {
+            rank: rank.number(),
+            process: aggregate.run.as_ref().map(ProcessDocument::of),
+            recording: RecordingDocument::of(rank),
+            instrument: InstrumentDocument::of(&aggregate.instrument, aggregate.run.as_ref()),
+            scaler: ScalerDocument::of(aggregate),
+            timeline: TimelineDocument::of(&aggregate.timeline),
+            sites: aggregate.sites.iter().map(SiteDocument::of).collect(),
+        }
+    }
+}
+
+impl<'a> ProcessDocument<'a> {
+    fn of(run: &'a RunInfo) -> Self {
+        Self {
+            pid: run.pid,
+            device: &run.device,
+            threads: run.threads,
+            parameters: run.parameters.len(),
+            trainable_parameters: run.parameters.iter().filter(|parameter| parameter.trainable).count(),
+        }
+    }
+}
+
+impl<'a> RecordingDocument<'a> {
+    fn of(rank: &Rank<'a>) -> Self {
+        let end = match rank.aggregate.end.as_ref().map(|end| end.reason) {
+            Some(EndReason::Finished) => "finished",
+            Some(EndReason::Dropped) => "dropped",
+            Some(EndReason::Panicked) => "panicked",
+            Some(EndReason::Detached) => "detached",
+            None => "cut",
+        };
+        Self { file: rank.file, end, damage: rank.damage.map(DamageDocument::of) }
+    }
+}
+
+impl<'a> DamageDocument<'a> {
+    fn of(damage: &'a Damage) -> Self {
+        Self { what: &damage.what, read_bytes: damage.read_bytes, unread_bytes: damage.unread_bytes }
+    }
+}
+
+impl<'a> InstrumentDocument<'a> {
+    fn of(instrument: &'a Instrument, run: Option<&RunInfo>) -> Self {
+        let timed = instrument.step_ns > 0;
+        Self {
+            sampling: run.map(|run| SamplingDocument::of(run.sampling)),
+            steps: instrument.steps,
+            full_steps: instrument.full_steps,
+            light_steps: instrument.light_steps,
+            dropped_steps: instrument.dropped_steps,
+            unscanned_tensors: instrument.unscanned,
+            step_ns: instrument.step_ns,
+            probe_ns: instrument.probe_ns,
+            probe_share: timed.then(|| Number(instrument.probe_ns as f64 / instrument.step_ns as f64)),
+            notes: instrument.notes.iter().map(NoteDocument::of).collect(),
+            notes_dropped: instrument.notes_dropped,
+        }
+    }
+}
+
+impl SamplingDocument {
+    fn of(sampling: Sampling) -> Self {
+        match sampling {
+            Sampling::Every(n) => Self { mode: "every", every: Some(n), budget_share: None },
+            Sampling::Budget(share) => Self { mode: "budget", every: None, budget_share: Some(Number(share)) },
+            Sampling::Off => Self { mode: "off", every: None, budget_share: None },
+        }
+    }
+}
+
+impl<'a> NoteDocument<'a> {
+    fn of(note: &'a Note) -> Self {
+        let kind = match note.kind {
+            NoteKind::BlindSpot => "blind_spot",
+            NoteKind::Detached => "detached",
+            NoteKind::Dropped => "dropped",
+            NoteKind::Information => "information",
+        };
+        Self { step: note.step, kind, text: &note.text }
+    }
+}
+
+impl ScalerDocument {
+    fn of(aggregate: &Aggregate) -> Self {
+        let ScalerSummary { applied, skipped, growths, backoffs, calibration_skips } = aggregate.scaler;
+        let last_scale = aggregate.timeline.points.iter().rev().find_map(|point| point.loss_scale).map(Number);
+        let config = aggregate.scaler_config.as_ref().map(ScalerConfigDocument::of);
+        Self { config, applied, skipped, calibration_skips, growths, backoffs, last_scale }
+    }
+}
+
+impl ScalerConfigDocument {
+    fn of(config: &ScalerConfig) -> Self {
+        Self {
+            init_scale: Number(config.init_scale),
+            growth_factor: Number(config.growth_factor),
+            backoff_factor: Number(config.backoff_factor),
+            growth_interval: config.growth_interval,
+            min_scale: config.min_scale.map(Number),
+            max_scale: config.max_scale.map(Number),
+            hysteresis: config.hysteresis,
+            is_static: config.is_static(),
+            foreign: config.foreign,
+        }
+    }
+}
+
+impl TimelineDocument {
+    fn of(timeline: &Timeline) -> Self {
+        let points = &timeline.points;
+        Self {
+            stride: timeline.stride,
+            step: points.iter().map(|point| point.step).collect(),
+            loss: points.iter().map(|point| point.loss.map(Number)).collect(),
+            loss_scale: points.iter().map(|point| point.loss_scale.map(Number)).collect(),
+            skipped: points.iter().map(|point| point.skipped).collect(),
+        }
+    }
+}
+
+impl<'a> SiteDocument<'a> {
+    fn of(summary: &'a SiteSummary) -> Self {
+        let (first, counts) = summary.exponents.parts();
+        let some_finite = summary.exponents.total() > 0;
+        Self {
+            layer: &summary.site.layer,
+            operator: &summary.site.operator,
+            tensor: &summary.site.tensor,
+            probe: summary.site.probe.name(),
+            dtype: summary.site.dtype.name(),
+            samples: summary.samples,
+            non_finite_samples: summary.non_finite_samples,
+            nonzero_samples: summary.nonzero_samples,
+            count: summary.count,
+            zeros: summary.zeros,
+            nan: summary.nan,
+            inf: summary.inf,
+            min_abs: some_finite.then_some(Number(summary.min_abs)),
+            max_abs: some_finite.then_some(Number(summary.max_abs)),
+            fp16: Fp16Document::of(summary),
+            exponents: ExponentsDocument { first, counts },
+        }
+    }
+}
+
+impl Fp16Document {
+    /// `None` where no element was finite and non-zero.
+    fn of(summary: &SiteSummary) -> Option<Self> {
+        // Up to 2^-25 FP16 holds zero; from there to 2^-14 a subnormal; from 2^16 an infinity.
+        let total = summary.exponents.total();
+        let zero = summary.exponents.below(-25);
+        let share = |n: u64| Number(n as f64 / total as f64);
+        (total > 0).then(|| Self {
+            zero_share: share(zero),
+            subnormal_share: share(summary.exponents.below(-14) - zero),
+            overflow_share: share(total - summary.exponents.below(16)),
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! Markdown on a terminal: what rule pages use of it, no more.
+
+use super::Layout;
+
+/// `markdown` with headings in bold, paragraphs and list items wrapped, code and tables as they are.
+pub(super) fn on_terminal(markdown: &str, layout: &Layout) -> String {
+    let mut out = String::new();
+    let mut block = String::new();
+    let mut in_code = false;
+    for line in markdown.lines() {
+        let fence = line.trim_start().starts_with("```");
+        if fence || in_code || !continues(&block, line) {
+            flush(&mut block, layout, &mut out);
+        }
+        match (fence, in_code) {
+            (true, _) => in_code = !in_code,
+            (false, true) => out.push_str(&format!("    {line}\n")),
+            (false, false) if line.trim().is_empty() => blank_line(&mut out),
+            (false, false) => join(&mut block, line),
+        }
+    }
+    flush(&mut block, layout, &mut out);
+    out
+}
+
+/// Whether `line` belongs to the block that is being collected.
+fn continues(block: &str, line: &str) -> bool {
+    let starts_own = line.starts_with('#') || line.starts_with('|') || item_mark(line).is_some();
+    !line.trim().is_empty() && !block.starts_with('#') && !block.starts_with('|') && !starts_own
+}
+
+fn join(block: &mut String, line: &str) {
+    if block.is_empty() {
+        block.push_str(line.trim_end());
+    } else {
+        block.push(' ');
+        block.push_str(line.trim());
+    }
+}
+
+fn blank_line(out: &mut String) {
+    if !out.is_empty() && !out.ends_with("\n\n") {
+        out.push('\n');
+    }
+}
+
+fn flush(block: &mut String, layout: &Layout, out: &mut String) {
+    let text = std::mem::take(block);
+    if text.is_empty() {
+    } else if text.starts_with('#') {
+        out.push_str(&layout.bold(&plain(text.trim_start_matches('#').trim())));
+        out.push('\n');
+    } else if text.starts_with('|') {
+        out.push_str(&text);
+        out.push('\n');
+    } else if let Some(mark) = item_mark(&text) {
+        let (first, rest) = text.split_at(mark);
+        out.push_str(&layout.wrap(first, &" ".repeat(first.chars().count()), &plain(rest)));
+    } else {
+        out.push_str(&layout.wrap("", "", &plain(&text)));
+    }
+}
+
+/// The length of a list item's mark with its indentation: `- `, `* `, `12. `.
+fn item_mark(line: &str) -> Option<usize> {
+    let indent = line.len() - line.trim_start().len();
+    let rest = &line[indent..];
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let mark = match digits {
+        0 => rest.starts_with("- ") || rest.starts_with("* "),
+        n => rest[n..].starts_with(". "),
+    };
+    mark.then_some(indent + digits + 2)
+}
+
+/// The text without the marks of emphasis; code keeps its backticks, which set it apart from words.
+fn plain(text: &str) -> String {
+    text.replace("**", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_and_items_are_wrapped_and_code_is_not() {
+        let page = "# A title\n\nOne two\nthree four.\n- an item that\n  goes on\n2. next\n\n```rust\nlet x = \"long line of code\";\n```\nend\n";
+        let expected = "A title\n\nOne two three\nfour.\n- an item that\n  goes on\n2. next\n\n    let x = \"long line of code\";\nend\n";
+        assert_eq!(on_terminal(page, &Layout { width: 14, colour: false }), expected);
+    }
+
+    #[test]
+    fn tables_stay_as_they_are() {
+        let table = "| a | b |\n|---|---|\n| 1 | 2 |\n";
+        assert_eq!(on_terminal(table, &Layout { width: 4, colour: false }), table);
+    }
+
+    #[test]
+    fn headings_are_bold_where_there_is_colour() {
+        assert_eq!(on_terminal("## Why", &Layout { width: 40, colour: true }), "\x1b[1mWhy\x1b[0m\n");
+    }
+}

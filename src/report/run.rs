@@ -1,0 +1,161 @@
+//! What is reported: a run of one or more ranks, each with its diagnosis.
+
+use std::cmp::Reverse;
+
+use super::Damage;
+use crate::aggregate::Aggregate;
+use crate::observation::EndReason;
+use crate::rules::{Diagnosis, Doubt, Finding, Health, Severity};
+
+/// One rank of a run: what its recording held and what the rules said of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Rank<'a> {
+    /// File name of the recording: `rank-0.amprec`; empty for a diagnosis that comes from no file.
+    pub file: &'a str,
+    /// What was wrong with the file; everything before that place was read.
+    pub damage: Option<&'a Damage>,
+    /// What is known of the rank.
+    pub aggregate: &'a Aggregate,
+    /// What was found, gravest first.
+    pub findings: &'a [Finding],
+    /// Rules that could not tell.
+    pub doubts: &'a [Doubt],
+    /// The verdict on this rank.
+    pub health: Health,
+}
+
+impl<'a> Rank<'a> {
+    /// A rank as its diagnosis has it, without a file.
+    pub fn of(diagnosis: &'a Diagnosis) -> Self {
+        Self {
+            file: "",
+            damage: None,
+            aggregate: diagnosis.aggregate(),
+            findings: diagnosis.findings(),
+            doubts: diagnosis.doubts(),
+            health: diagnosis.health(),
+        }
+    }
+
+    /// Steps it took, as far as the recording says: those that were dropped included.
+    pub fn steps(&self) -> u64 {
+        let instrument = &self.aggregate.instrument;
+        self.aggregate.end.as_ref().map_or(instrument.steps + instrument.dropped_steps, |end| end.steps)
+    }
+
+    /// Whether the recording ends with the end of the run, and neither the run nor the probe had failed.
+    pub fn ended_in_order(&self) -> bool {
+        let reason = self.aggregate.end.as_ref().map(|end| end.reason);
+        matches!(reason, Some(EndReason::Finished | EndReason::Dropped))
+    }
+
+    /// The rank's number; 0 where the recording broke off before saying it.
+    pub fn number(&self) -> u32 {
+        self.aggregate.run.as_ref().map_or(0, |run| run.rank)
+    }
+}
+
+/// Something said of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributed<'a, T> {
+    /// The rank's number.
+    pub rank: u32,
+    /// What is said.
+    pub item: &'a T,
+}
+
+/// Findings by severity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Findings that damage the run.
+    pub errors: usize,
+    /// Findings that fail a check, but no errors.
+    pub warnings: usize,
+    /// Findings worth knowing.
+    pub infos: usize,
+}
+
+/// A run: its ranks, by number.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// The ranks; never empty where a run was read.
+    pub ranks: Vec<Rank<'a>>,
+}
+
+impl<'a> Run<'a> {
+    /// A run of one rank.
+    pub fn single(rank: Rank<'a>) -> Self {
+        Self { ranks: vec![rank] }
+    }
+
+    /// The gravest verdict of all ranks: findings, else unknown, else healthy. A run without ranks is unknown.
+    pub fn health(&self) -> Health {
+        let any = |health| self.ranks.iter().any(|rank| rank.health == health);
+        match (any(Health::Findings), any(Health::Unknown) || self.ranks.is_empty()) {
+            (true, _) => Health::Findings,
+            (false, true) => Health::Unknown,
+            (false, false) => Health::Healthy,
+        }
+    }
+
+    /// The findings of all ranks: gravest first, then by onset, code, layer and rank.
+    pub fn findings(&self) -> Vec<Attributed<'a, Finding>> {
+        let mut all = self.attributed(|rank| rank.findings);
+        all.sort_by_key(|of| (Reverse(of.item.severity), of.item.onset_step, of.item.code, &of.item.layer, of.rank));
+        all
+    }
+
+    /// The doubts of all ranks, by code and rank.
+    pub fn doubts(&self) -> Vec<Attributed<'a, Doubt>> {
+        let mut all = self.attributed(|rank| rank.doubts);
+        all.sort_by_key(|of| (of.item.code, of.rank));
+        all
+    }
+
+    /// How many findings there are of each severity.
+    pub fn counts(&self) -> Counts {
+        let of = |severity| self.findings().iter().filter(|of| of.item.severity == severity).count();
+        Counts { errors: of(Severity::Error), warnings: of(Severity::Warning), infos: of(Severity::Info) }
+    }
+
+    /// Whether every rank ended in order.
+    pub fn ended_in_order(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.iter().all(Rank::ended_in_order)
+    }
+
+    /// Whether a finding must name its rank.
+    pub fn is_distributed(&self) -> bool {
+        self.ranks.len() > 1
+    }
+
+    fn attributed<T>(&self, of: impl Fn(&Rank<'a>) -> &'a [T]) -> Vec<Attributed<'a, T>> {
+        self.ranks
+            .iter()
+            .flat_map(|rank| of(rank).iter().map(|item| Attributed { rank: rank.number(), item }))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(aggregate: &Aggregate, health: Health) -> Rank<'_> {
+        Rank { file: "", damage: None, aggregate, findings: &[], doubts: &[], health }
+    }
+
+    #[test]
+    fn the_verdict_on_a_run_is_that_of_its_gravest_rank() {
+        let aggregate = Aggregate::default();
+        let verdict =
+            |all: &[Health]| Run { ranks: all.iter().map(|&health| rank(&aggregate, health)).collect() }.health();
+        assert_eq!(verdict(&[Health::Healthy, Health::Healthy]), Health::Healthy);
+        assert_eq!(verdict(&[Health::Healthy, Health::Unknown]), Health::Unknown);
+        assert_eq!(verdict(&[Health::Unknown, Health::Findings, Health::Healthy]), Health::Findings);
+    }
+
+    #[test]
+    fn a_run_without_ranks_is_not_called_healthy() {
+        assert_eq!(Run { ranks: Vec::new() }.health(), Health::Unknown);
+    }
+}

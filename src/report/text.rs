@@ -1,0 +1,183 @@
+//! The report for people: what ran, what was found, and the verdict last, where a terminal leaves the eye.
+
+use super::number::{percent, readable};
+use super::{Attributed, Counts, Layout, Rank, Run};
+use crate::rules::{Doubt, Evidence, Finding, Health, Value};
+
+/// The text report of a run.
+pub fn text(run: &Run<'_>, layout: &Layout) -> String {
+    let mut out = String::new();
+    for rank in &run.ranks {
+        out.push_str(&header(rank, layout));
+    }
+    for finding in run.findings() {
+        out.push('\n');
+        out.push_str(&finding_text(&finding, run.is_distributed(), layout));
+    }
+    out.push_str(&doubts_text(&run.doubts(), run.is_distributed(), layout));
+    out.push('\n');
+    out.push_str(&verdict(run, layout));
+    out
+}
+
+/// What ran and how closely it was watched.
+fn header(rank: &Rank<'_>, layout: &Layout) -> String {
+    let instrument = &rank.aggregate.instrument;
+    let mut parts = Vec::new();
+    match &rank.aggregate.run {
+        Some(info) => parts.push(format!(
+            "{} (rank {}): {} on {}",
+            layout.bold(&info.name),
+            info.rank,
+            info.framework,
+            info.device
+        )),
+        None => parts.push(layout.bold("a run that never said what it is")),
+    }
+    parts.push(format!("{} steps, {} of them scanned", rank.steps(), instrument.full_steps));
+    if instrument.step_ns > 0 {
+        parts.push(format!("probe {} of step time", percent(instrument.probe_ns as f64 / instrument.step_ns as f64)));
+    }
+    if instrument.dropped_steps > 0 {
+        parts.push(format!("{} steps dropped", instrument.dropped_steps));
+    }
+    if instrument.unscanned > 0 {
+        parts.push(format!("{} tensors could not be scanned", instrument.unscanned));
+    }
+    parts.extend(scaler_part(rank));
+    let mut out = layout.wrap("", "  ", &parts.join(", "));
+    for line in endings(rank) {
+        out.push_str(&layout.wrap("  ", "  ", &line));
+    }
+    out
+}
+
+fn scaler_part(rank: &Rank<'_>) -> Option<String> {
+    let scale = rank.aggregate.timeline.points.iter().rev().find_map(|point| point.loss_scale)?;
+    let scaler = &rank.aggregate.scaler;
+    let calibration = match scaler.calibration_skips {
+        0 => String::new(),
+        n => format!(" ({n} in calibration)"),
+    };
+    Some(format!("loss scale {}, {} steps skipped{calibration}", readable(scale), scaler.skipped))
+}
+
+fn endings(rank: &Rank<'_>) -> Vec<String> {
+    use crate::observation::EndReason::{Detached, Dropped, Finished, Panicked};
+    let mut lines = Vec::new();
+    match rank.aggregate.end.as_ref().map(|end| end.reason) {
+        Some(Finished | Dropped) => {}
+        Some(Panicked) => lines.push("The run ended in a panic.".into()),
+        Some(Detached) => lines.push("The probe failed and detached itself; what came after was not observed.".into()),
+        None => lines.push("The run has not ended in order: it still runs, or it was killed.".into()),
+    }
+    if let Some(damage) = rank.damage {
+        lines.push(format!("Of {}, not all could be read: {}", rank.file, damage.what));
+    }
+    lines
+}
+
+fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) -> String {
+    let finding = of.item;
+    let severity = layout.severity(finding.severity, finding.severity.name());
+    let title = layout.bold(&format!("{} {}", finding.code, finding.name));
+    let mut out = format!("{severity} {title}\n");
+    out.push_str(&layout.wrap("  where     ", INDENT, &place(of, name_rank)));
+    out.push_str(&layout.wrap("  since     ", INDENT, &period(finding)));
+    if !finding.evidence.is_empty() {
+        let evidence: Vec<String> = finding.evidence.iter().map(evidence_text).collect();
+        out.push_str(&layout.wrap("  evidence  ", INDENT, &evidence.join(", ")));
+    }
+    out.push_str(&layout.wrap("  why       ", INDENT, &finding.explanation));
+    out.push_str(&layout.wrap("  change    ", INDENT, &finding.remedy));
+    out
+}
+
+const INDENT: &str = "            ";
+
+fn place(of: &Attributed<'_, Finding>, name_rank: bool) -> String {
+    let finding = of.item;
+    let layer = match (finding.layer.as_str(), finding.operator.as_str()) {
+        ("", "") => "the run as a whole".to_string(),
+        ("", operator) => format!("operator {operator}"),
+        (layer, "") => layer.to_string(),
+        (layer, operator) => format!("{layer}, operator {operator}"),
+    };
+    let probe = finding.probe.map(|probe| format!(", in {}", probe.name())).unwrap_or_default();
+    let rank = if name_rank { format!(", on rank {}", of.rank) } else { String::new() };
+    layer + &probe + &rank
+}
+
+fn period(finding: &Finding) -> String {
+    match finding.last_step {
+        last if last > finding.onset_step => format!("step {}, last seen at step {last}", finding.onset_step),
+        _ => format!("step {}, seen there only", finding.onset_step),
+    }
+}
+
+/// One number of evidence for people: `max_abs 6.104e-5`; a name that ends in `_share` gives a percentage.
+pub fn evidence_text(evidence: &Evidence) -> String {
+    let value = match &evidence.value {
+        Value::Number(x) if is_share(evidence.name) => percent(*x),
+        Value::Number(x) => readable(*x),
+        Value::Count(n) => n.to_string(),
+        Value::Text(text) => text.clone(),
+    };
+    format!("{} {value}", evidence.name)
+}
+
+fn is_share(name: &str) -> bool {
+    name.split('_').any(|word| word == "share")
+}
+
+fn doubts_text(doubts: &[Attributed<'_, Doubt>], name_rank: bool, layout: &Layout) -> String {
+    let mut out = String::new();
+    if !doubts.is_empty() {
+        out.push_str(&format!("\n{}\n", layout.bold("could not tell")));
+    }
+    for of in doubts {
+        let rank = if name_rank { format!(" (rank {})", of.rank) } else { String::new() };
+        let text = format!("{} {}{rank}: {}", of.item.code, of.item.name, of.item.reason);
+        out.push_str(&layout.wrap("  ", "    ", &text));
+    }
+    out
+}
+
+fn verdict(run: &Run<'_>, layout: &Layout) -> String {
+    let counts = run.counts();
+    match run.health() {
+        Health::Healthy => format!("{}{}\n", layout.good("healthy"), infos_of(counts)),
+        Health::Findings => {
+            let gravest = run.findings().first().map_or(crate::rules::Severity::Warning, |of| of.item.severity);
+            let said = format!("{}, {}", counted(counts.errors, "error"), counted(counts.warnings, "warning"));
+            let more = "`ampdoctor explain CODE` tells more of a finding.";
+            format!("{}: {said}{}\n{}", layout.severity(gravest, "findings"), infos_of(counts), layout.wrap("", "", more))
+        }
+        Health::Unknown => layout.wrap("", "", &unknown(run)),
+    }
+}
+
+fn infos_of(counts: Counts) -> String {
+    if counts.infos == 0 { String::new() } else { format!(", {} worth knowing", counts.infos) }
+}
+
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// Why nothing can be said, and what to do so that it can.
+fn unknown(run: &Run<'_>) -> String {
+    let steps: u64 = run.ranks.iter().map(|rank| rank.aggregate.instrument.steps).sum();
+    let why = match (run.ranks.iter().any(|rank| rank.aggregate.instrument.full_steps > 0), steps) {
+        (true, _) => "a rank was not observed closely enough. Look at the ranks with no scanned steps above.",
+        (false, 0) => "no step was recorded. `doctor.step(&loss)` must be called once per training step.",
+        (false, _) => {
+            "steps were recorded, but no tensor was scanned. Set the sampling to every step \
+             (`Doctor::builder().every(1)`), or let the run go on longer."
+        }
+    };
+    format!("could not tell: {why}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,7 @@
 //! The command line of ampdoctor.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ampdoctor::cli::main()
+}

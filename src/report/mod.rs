@@ -3,6 +3,8 @@
 //! [`Run`] is what is reported: one [`Rank`] per recording. A format is one file of this module and one row of [`FORMATS`];
 //! every format is a pure function of the run, so the same recording gives the same bytes.
 
+#[cfg(test)]
+mod fixture;
 mod json;
 mod layout;
 mod markdown;

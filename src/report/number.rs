@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn a_small_share_never_reads_as_none() {
-        let cases = [(0.0, "0 %"), (0.381, "38 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.0123, "1.23 %"), (1e-6, "1e-4 %")];
+        let cases =
+            [(0.0, "0 %"), (0.381, "38 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.0123, "1.23 %"), (1e-6, "1e-4 %")];
         for (share, text) in cases {
             assert_eq!(percent(share), text);
         }

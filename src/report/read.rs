@@ -1,9 +1,11 @@
 //! Reading a run: every recording of a run directory, each through its own diagnosis.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use super::number::{bytes, percent};
 use super::{Rank, Run};
 use crate::recording::Decoder;
 use crate::rules::Diagnosis;
@@ -57,6 +59,14 @@ pub struct Progress {
     pub read_bytes: u64,
     /// Bytes that they hold.
     pub total_bytes: u64,
+}
+
+impl fmt::Display for Progress {
+    /// `42 % of 1.3 GB`; a file that grows while it is read stays at 100 %.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = self.read_bytes as f64 / self.total_bytes.max(1) as f64;
+        write!(f, "{} of {}", percent(share.min(1.0)), bytes(self.total_bytes))
+    }
 }
 
 /// One recording, read.

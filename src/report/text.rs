@@ -34,15 +34,15 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
         )),
         None => parts.push(layout.bold("a run that never said what it is")),
     }
-    parts.push(format!("{} steps, {} of them scanned", rank.steps(), instrument.full_steps));
+    parts.push(format!("{}, {} of them scanned", counted(rank.steps(), "step"), instrument.full_steps));
     if instrument.step_ns > 0 {
         parts.push(format!("probe {} of step time", percent(instrument.probe_ns as f64 / instrument.step_ns as f64)));
     }
     if instrument.dropped_steps > 0 {
-        parts.push(format!("{} steps dropped", instrument.dropped_steps));
+        parts.push(counted(instrument.dropped_steps, "dropped step"));
     }
     if instrument.unscanned > 0 {
-        parts.push(format!("{} tensors could not be scanned", instrument.unscanned));
+        parts.push(counted(instrument.unscanned, "unscanned tensor"));
     }
     parts.extend(scaler_part(rank));
     let mut out = layout.wrap("", "  ", &parts.join(", "));
@@ -59,7 +59,8 @@ fn scaler_part(rank: &Rank<'_>) -> Option<String> {
         0 => String::new(),
         n => format!(" ({n} in calibration)"),
     };
-    Some(format!("loss scale {}, {} steps skipped{calibration}", readable(scale), scaler.skipped))
+    let skipped = counted(scaler.skipped, "skipped step");
+    Some(format!("loss scale {}, {skipped}{calibration}", readable(scale)))
 }
 
 fn endings(rank: &Rank<'_>) -> Vec<String> {
@@ -149,19 +150,22 @@ fn verdict(run: &Run<'_>, layout: &Layout) -> String {
         Health::Healthy => format!("{}{}\n", layout.good("healthy"), infos_of(counts)),
         Health::Findings => {
             let gravest = run.findings().first().map_or(crate::rules::Severity::Warning, |of| of.item.severity);
-            let said = format!("{}, {}", counted(counts.errors, "error"), counted(counts.warnings, "warning"));
-            let more = "`ampdoctor explain CODE` tells more of a finding.";
-            format!("{}: {said}{}\n{}", layout.severity(gravest, "findings"), infos_of(counts), layout.wrap("", "", more))
+            let first = format!("{}: ", layout.severity(gravest, "findings"));
+            let said =
+                format!("{}, {}", counted(counts.errors as u64, "error"), counted(counts.warnings as u64, "warning"));
+            layout.wrap(&first, "          ", &format!("{said}{}. {MORE}", infos_of(counts)))
         }
         Health::Unknown => layout.wrap("", "", &unknown(run)),
     }
 }
 
+const MORE: &str = "`ampdoctor explain CODE` tells more of a finding.";
+
 fn infos_of(counts: Counts) -> String {
     if counts.infos == 0 { String::new() } else { format!(", {} worth knowing", counts.infos) }
 }
 
-fn counted(n: usize, what: &str) -> String {
+fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 

@@ -1,7 +1,7 @@
 //! The document: what is said of the run as a whole.
 
-use serde::ser::{SerializeMap, Serializer};
 use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 use super::super::number::Number;
 use super::super::{Attributed, Run};

@@ -1,0 +1,186 @@
+//! The document against its schema, both ways: what is written is described, and what is described is written.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::json;
+use crate::observation::Sampling;
+use crate::report::fixture::{Fixture, run_info};
+use crate::report::{Rank, Run};
+use crate::rules::{Diagnosis, Health};
+
+const SCHEMA: &str = include_str!("../../../docs/report.schema.json");
+
+fn parsed(run: &Run<'_>) -> Value {
+    serde_json::from_str(&json(run)).expect("the report is JSON")
+}
+
+#[test]
+fn the_report_is_as_it_was() {
+    insta::assert_snapshot!(json(&Fixture::sick().run()).replace(env!("CARGO_PKG_VERSION"), "<version>"));
+}
+
+#[test]
+fn the_same_run_gives_the_same_bytes() {
+    assert_eq!(json(&Fixture::sick().two_ranks()), json(&Fixture::sick().two_ranks()));
+}
+
+#[test]
+fn non_finite_numbers_are_strings() {
+    let report = parsed(&Fixture::sick().run());
+    assert_eq!(report["findings"][0]["evidence"]["max_abs"], "Infinity");
+    assert_eq!(report["ranks"][0]["timeline"]["loss"][1], "NaN");
+}
+
+#[test]
+fn every_report_follows_the_schema() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let (fixture, empty) = (Fixture::sick(), Diagnosis::new());
+    let mut budget = Diagnosis::new();
+    budget.apply(crate::observation::Record::Run(run_info(Sampling::Budget(0.02))));
+    let runs = [
+        fixture.run(),
+        fixture.two_ranks(),
+        Run { ranks: Vec::new() },
+        Run::single(Rank::of(&empty)),
+        Run::single(Rank { health: Health::Healthy, ..Rank::of(&budget) }),
+    ];
+    for run in &runs {
+        let mut met = BTreeSet::new();
+        let mut wrong = Vec::new();
+        Checker { root: &schema, met: &mut met }.check(&parsed(run), &schema, "", &mut wrong);
+        assert_eq!(wrong, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn everything_in_the_schema_is_written() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let (mut met, mut wrong) = (BTreeSet::new(), Vec::new());
+    Checker { root: &schema, met: &mut met }.check(&parsed(&Fixture::sick().two_ranks()), &schema, "", &mut wrong);
+    let mut described = BTreeSet::new();
+    properties(&schema, &mut described);
+    assert_eq!(described.difference(&met).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn the_checker_sees_what_is_wrong() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    type Break = fn(&mut Map<String, Value>);
+    let broken: [Break; 4] = [
+        |report| drop(report.remove("verdict")),
+        |report| drop(report.insert("extra".into(), Value::Null)),
+        |report| report["verdict"]["health"] = "fine".into(),
+        |report| report["findings"][0]["onset_step"] = "one".into(),
+    ];
+    for change in broken {
+        let mut report = parsed(&Fixture::sick().run());
+        change(report.as_object_mut().unwrap());
+        let mut wrong = Vec::new();
+        Checker { root: &schema, met: &mut BTreeSet::new() }.check(&report, &schema, "", &mut wrong);
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+    }
+}
+
+/// The names of all properties of the schema.
+fn properties(schema: &Value, into: &mut BTreeSet<String>) {
+    if let Some(object) = schema.get("properties").and_then(Value::as_object) {
+        into.extend(object.keys().cloned());
+    }
+    match schema {
+        Value::Object(object) => object.values().for_each(|value| properties(value, into)),
+        Value::Array(array) => array.iter().for_each(|value| properties(value, into)),
+        _ => {}
+    }
+}
+
+/// The part of JSON Schema that `docs/report.schema.json` uses; a keyword that it does not know is a panic, not a pass.
+struct Checker<'a> {
+    root: &'a Value,
+    met: &'a mut BTreeSet<String>,
+}
+
+impl Checker<'_> {
+    fn check(&mut self, value: &Value, schema: &Value, at: &str, wrong: &mut Vec<String>) {
+        for (keyword, rule) in schema.as_object().expect("a schema is an object") {
+            match keyword.as_str() {
+                "$schema" | "$id" | "$defs" | "title" | "description" | "properties" => {}
+                "$ref" => {
+                    let path = rule.as_str().unwrap().strip_prefix('#').unwrap();
+                    let target = self.root.pointer(path).expect("a definition of that name");
+                    self.check(value, target, at, wrong);
+                }
+                "type" if !is_type(value, rule) => wrong.push(format!("{at} is not {rule}: {value}")),
+                "enum" if !rule.as_array().unwrap().contains(value) => wrong.push(format!("{at}: {value}")),
+                "const" if rule != value => wrong.push(format!("{at}: {value}")),
+                "minimum" if value.as_f64().is_some_and(|x| Some(x) < rule.as_f64()) => {
+                    wrong.push(format!("{at}: {value}"))
+                }
+                "type" | "enum" | "const" | "minimum" => {}
+                "anyOf" => self.any(value, rule, at, wrong),
+                "required" => required(value, rule, at, wrong),
+                "items" => {
+                    for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+                        self.check(item, rule, &format!("{at}/{i}"), wrong);
+                    }
+                }
+                "additionalProperties" => self.members(value, schema, rule, at, wrong),
+                other => panic!("the checker does not know {other}"),
+            }
+        }
+    }
+
+    fn any(&mut self, value: &Value, choices: &Value, at: &str, wrong: &mut Vec<String>) {
+        let mut best: Option<Vec<String>> = None;
+        for choice in choices.as_array().unwrap() {
+            let mut mistakes = Vec::new();
+            self.check(value, choice, at, &mut mistakes);
+            if best.as_ref().is_none_or(|best| mistakes.len() < best.len()) {
+                best = Some(mistakes);
+            }
+        }
+        wrong.extend(best.unwrap_or_default());
+    }
+
+    /// The members of an object; each `properties` of the schema stands with an `additionalProperties`.
+    fn members(&mut self, value: &Value, schema: &Value, others: &Value, at: &str, wrong: &mut Vec<String>) {
+        for (key, member) in value.as_object().into_iter().flatten() {
+            let path = format!("{at}/{key}");
+            match schema.get("properties").and_then(|known| known.get(key)) {
+                Some(known) => {
+                    self.met.insert(key.clone());
+                    self.check(member, known, &path, wrong);
+                }
+                None if others == &Value::Bool(false) => wrong.push(format!("{path} is not described")),
+                None => self.check(member, others, &path, wrong),
+            }
+        }
+    }
+}
+
+fn required(value: &Value, names: &Value, at: &str, wrong: &mut Vec<String>) {
+    let Some(object) = value.as_object() else { return };
+    for name in names.as_array().unwrap().iter().filter_map(Value::as_str) {
+        if !object.contains_key(name) {
+            wrong.push(format!("{at}/{name} is missing"));
+        }
+    }
+}
+
+fn is_type(value: &Value, types: &Value) -> bool {
+    let is = |name: &str| match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("there is no type {other}"),
+    };
+    match types {
+        Value::Array(all) => all.iter().filter_map(Value::as_str).any(is),
+        one => is(one.as_str().expect("a type is a name")),
+    }
+}

@@ -1,0 +1,63 @@
+use super::*;
+use crate::aggregate::Aggregate;
+use crate::observation::{End, EndReason, Record, Sampling};
+use crate::report::fixture::{Fixture, run_info};
+
+#[test]
+fn a_finding_says_where_since_when_why_and_what_to_change() {
+    insta::assert_snapshot!(text(&Fixture::sick().run(), &Layout { width: 72, colour: false }));
+}
+
+#[test]
+fn ranks_are_named_where_there_are_several() {
+    let report = text(&Fixture::sick().two_ranks(), &Layout::default());
+    assert_eq!(report.matches(", on rank 0").count(), 6);
+    assert!(report.contains("Of rank-0.amprec, not all could be read: a record is damaged"), "{report}");
+    assert!(report.contains("findings: 2 errors, 2 warnings, 2 worth knowing"), "{report}");
+}
+
+#[test]
+fn no_line_is_wider_than_asked() {
+    for width in [Layout::MIN_WIDTH, 60, 100] {
+        let report = text(&Fixture::sick().run(), &Layout { width, colour: false });
+        assert!(report.lines().all(|line| line.chars().count() <= width), "{report}");
+    }
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let fixture = Fixture::sick();
+    let layout = Layout { width: 200, colour: true };
+    let mut coloured = text(&fixture.run(), &layout);
+    assert!(coloured.contains("\x1b[1;31merror\x1b[0m"));
+    for code in ["0", "1", "1;31", "1;33", "1;36"] {
+        coloured = coloured.replace(&format!("\x1b[{code}m"), "");
+    }
+    assert_eq!(coloured, text(&fixture.run(), &Layout { colour: false, ..layout }));
+}
+
+fn quiet(records: &[Record], health: Health) -> String {
+    let mut aggregate = Aggregate::default();
+    records.iter().cloned().for_each(|record| aggregate.apply(record));
+    let rank = Rank { file: "", damage: None, aggregate: &aggregate, findings: &[], doubts: &[], health };
+    text(&Run::single(rank), &Layout::default())
+}
+
+#[test]
+fn a_healthy_run_is_called_so() {
+    let end = Record::End(End { steps: 300, dropped_steps: 0, reason: EndReason::Finished });
+    let report = quiet(&[Record::Run(run_info(Sampling::Every(1))), end], Health::Healthy);
+    assert_eq!(report, "digits (rank 0): LibTorch 2.13.0 on cpu, 300 steps, 0 of them scanned\n\nhealthy\n");
+}
+
+#[test]
+fn a_run_that_was_cut_is_told() {
+    let report = quiet(&[Record::Run(run_info(Sampling::Every(1)))], Health::Healthy);
+    assert!(report.contains("it still runs, or it was killed"), "{report}");
+}
+
+#[test]
+fn who_cannot_tell_says_what_to_do() {
+    let report = quiet(&[Record::Run(run_info(Sampling::Off))], Health::Unknown);
+    assert!(report.contains("could not tell: no step was recorded. `doctor.step(&loss)` must"), "{report}");
+}

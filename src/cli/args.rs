@@ -1,0 +1,214 @@
+//! What was typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, Parser, Subcommand};
+
+use crate::report::FORMATS;
+
+/// Says whether a mixed-precision training run is numerically healthy: which layer is not, since which step, why, and what to change
+#[derive(Debug, Parser)]
+#[command(name = "ampdoctor", version, after_help = ROOT_EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const ROOT_EXAMPLES: &str = "\
+Examples:
+  ampdoctor watch -- target/release/train    start a trainer and watch it
+  ampdoctor check runs/fp16                  the verdict on a run that was recorded
+  ampdoctor explain AMP201                   what a finding means
+
+A trainer records where AMPDOCTOR_RUN says, or in the run directory it was given. NO_COLOR=1 turns colours off.";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Watch a run live, or replay one that has ended
+    Watch(WatchArgs),
+    /// Judge a run: the verdict is the exit status
+    Check(CheckArgs),
+    /// Write the report of a run
+    Report(ReportArgs),
+    /// List the rules
+    Rules(RulesArgs),
+    /// Explain a rule: what it finds, its thresholds and their reasons
+    Explain(ExplainArgs),
+}
+
+/// A run that is there, or a command that makes one.
+#[derive(Debug, Args)]
+pub(super) struct TargetArgs {
+    /// Run directory, or one recording of it (rank-0.amprec)
+    #[arg(value_name = "RUN", required_unless_present = "command", conflicts_with = "command")]
+    pub run: Option<PathBuf>,
+
+    /// Where the command records [default: ampdoctor-runs/<time>-<program>]
+    #[arg(long = "run", value_name = "DIR", requires = "command", conflicts_with = "run")]
+    pub run_dir: Option<PathBuf>,
+
+    /// The command to start; it finds its run directory in AMPDOCTOR_RUN
+    #[arg(value_name = "COMMAND", last = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = WATCH_USAGE, after_help = WATCH_HELP)]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+
+    /// Leave when the run ends, without waiting for a key
+    #[arg(long)]
+    pub exit_at_end: bool,
+
+    /// Print plain lines even on a terminal
+    #[arg(long)]
+    pub plain: bool,
+
+    /// Print one frame as text, and leave
+    #[arg(long, conflicts_with = "plain")]
+    pub once: bool,
+
+    /// Columns and rows of that frame [default: 120x40]
+    #[arg(long, value_name = "WxH", value_parser = frame_size, requires = "once")]
+    pub size: Option<(u16, u16)>,
+}
+
+const WATCH_USAGE: &str = "\
+ampdoctor watch [OPTIONS] RUN
+       ampdoctor watch [OPTIONS] -- COMMAND...";
+
+const WATCH_HELP: &str = "\
+Exit status:
+  that of the command that was started; 0 for a run that was only watched; 2 wrong usage or unreadable
+
+Examples:
+  ampdoctor watch runs/fp16
+  ampdoctor watch -- target/release/train --lr 0.1";
+
+#[derive(Debug, Args)]
+#[command(override_usage = CHECK_USAGE, after_help = CHECK_HELP)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+
+    /// Also write the JSON report to this file
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+}
+
+const CHECK_USAGE: &str = "\
+ampdoctor check [OPTIONS] RUN
+       ampdoctor check [OPTIONS] -- COMMAND...";
+
+const CHECK_HELP: &str = "\
+Exit status:
+  0  healthy: observed, and nothing found that is at least a warning
+  1  findings: at least one warning or error
+  2  wrong usage, or nothing could be read, or the report could not be written
+  3  could not tell: not enough was observed
+  4  the command failed; its own status is printed, and so are the findings up to then
+
+Examples:
+  ampdoctor check runs/fp16
+  ampdoctor check --report report.json -- target/release/train --steps 300";
+
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_HELP)]
+pub(super) struct ReportArgs {
+    /// Run directory, or one recording of it (rank-0.amprec)
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+
+    /// Form of the report
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = formats())]
+    pub format: String,
+
+    /// Write to this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+const REPORT_HELP: &str = "\
+Exit status:
+  0  written, whatever the verdict (`ampdoctor check` judges)
+  2  wrong usage, or nothing could be read, or the report could not be written
+
+Examples:
+  ampdoctor report runs/fp16
+  ampdoctor report runs/fp16 --format json | jq '.findings[] | {code, layer, onset_step, remedy}'";
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ampdoctor rules\n  ampdoctor rules --format json")]
+pub(super) struct RulesArgs {
+    /// Form of the list
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub format: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ampdoctor explain AMP201\n  ampdoctor explain gradient-underflow")]
+pub(super) struct ExplainArgs {
+    /// Code or name of the rule
+    #[arg(value_name = "RULE")]
+    pub rule: String,
+}
+
+fn formats() -> PossibleValuesParser {
+    PossibleValuesParser::new(FORMATS.iter().map(|format| PossibleValue::new(format.name).help(format.summary)))
+}
+
+fn frame_size(text: &str) -> Result<(u16, u16), String> {
+    let parsed = text.split_once(['x', 'X']).and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
+    match parsed {
+        Some((w, h)) if w > 0 && h > 0 => Ok((w, h)),
+        _ => Err("a size is columns x rows, as in 120x40".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from([&["ampdoctor"], words].concat())
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_target_is_a_run_or_a_command_and_not_both() {
+        assert!(parse(&["check", "runs/a"]).is_ok());
+        assert!(parse(&["check", "--", "train", "--report", "x"]).is_ok());
+        assert!(parse(&["check"]).is_err());
+        assert!(parse(&["check", "runs/a", "--", "train"]).is_err());
+        assert!(parse(&["check", "runs/a", "--run", "d"]).is_err());
+    }
+
+    #[test]
+    fn what_follows_the_dashes_belongs_to_the_command() {
+        let Command::Check(check) =
+            parse(&["check", "--report", "r.json", "--", "train", "--report", "x"]).unwrap().command
+        else {
+            panic!("not a check")
+        };
+        assert_eq!(check.target.command, ["train", "--report", "x"]);
+        assert_eq!(check.report, Some("r.json".into()));
+    }
+
+    #[test]
+    fn a_frame_has_two_sides() {
+        assert_eq!(frame_size("120x40"), Ok((120, 40)));
+        for wrong in ["", "120", "x40", "0x40", "120x40x2", "-1x2"] {
+            assert!(frame_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

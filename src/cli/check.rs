@@ -1,0 +1,82 @@
+//! `ampdoctor check`: the verdict on a run, as an exit status.
+
+use std::path::{Path, PathBuf};
+
+use super::args::CheckArgs;
+use super::child::{self, Outcome};
+use super::exit::Exit;
+use super::load::{load, with_hint};
+use super::report_file::ReportFile;
+use super::run_dir;
+use super::terminal::Terminal;
+use crate::report::{ReadRunError, Run, json, text};
+
+pub(super) fn check(args: CheckArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    // Before a training of hours: a report that cannot be written is told now.
+    let report = args.report.map(ReportFile::prepare).transpose()?;
+    match args.target.run {
+        Some(run) => check_run(&run, report, terminal),
+        None => {
+            let dir = run_dir::for_command(args.target.run_dir, &args.target.command)?;
+            let outcome = child::run(&args.target.command, &dir);
+            if outcome.is_err() {
+                run_dir::remove_if_empty(&dir);
+            }
+            check_command(&dir, outcome?, report, terminal)
+        }
+    }
+}
+
+fn check_run(path: &Path, report: Option<ReportFile>, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let recording = load(path, terminal).map_err(with_hint)?;
+    judge(&recording.run(), report, terminal)
+}
+
+/// Judges what a command recorded. That it failed outweighs the verdict, for then the run is not the one that was meant.
+fn check_command(
+    dir: &Path,
+    outcome: Outcome,
+    report: Option<ReportFile>,
+    terminal: &Terminal,
+) -> anyhow::Result<Exit> {
+    let verdict = match load(dir, terminal) {
+        Ok(recording) => {
+            terminal.note(&format!("recording: {}", shown(dir)));
+            judge(&recording.run(), report, terminal)
+        }
+        Err(ReadRunError::NoRecording(_) | ReadRunError::Missing(_)) => {
+            run_dir::remove_if_empty(dir);
+            terminal.warn(NOTHING_RECORDED);
+            judge(&Run { ranks: Vec::new() }, report, terminal)
+        }
+        Err(error) => Err(error.into()),
+    };
+    if outcome.succeeded() {
+        return verdict;
+    }
+    if let Err(error) = verdict {
+        terminal.error(&error);
+    }
+    terminal.warn(&outcome.to_string());
+    Ok(Exit::CommandFailed)
+}
+
+const NOTHING_RECORDED: &str = "the command recorded nothing. Attach the doctor to its training loop \
+    (`let mut doctor = Doctor::attach(&vs);`, and `doctor.step(&loss);` at the end of each step), and let it record where \
+    AMPDOCTOR_RUN says: a run directory set in code wins over it.";
+
+fn judge(run: &Run<'_>, report: Option<ReportFile>, terminal: &Terminal) -> anyhow::Result<Exit> {
+    terminal.print(&text(run, &terminal.layout))?;
+    if let Some(file) = report {
+        let path = file.path().to_owned();
+        file.write(&json(run))?;
+        terminal.note(&format!("report: {}", path.display()));
+    }
+    Ok(run.health().into())
+}
+
+/// The path from here where it lies below, so that it can be typed.
+fn shown(dir: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::new());
+    dir.strip_prefix(here).unwrap_or(dir).display().to_string()
+}

@@ -1,0 +1,78 @@
+//! `ampdoctor rules` and `ampdoctor explain`.
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::args::{ExplainArgs, RulesArgs};
+use super::exit::Exit;
+use super::suggest::nearest;
+use super::terminal::Terminal;
+use crate::report::{Layout, render_page};
+use crate::rules::{self, RuleInfo};
+
+pub(super) fn rules(args: RulesArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let rules = infos();
+    let text = match args.format.as_str() {
+        "json" => as_json(&rules)?,
+        _ => as_table(&rules, &terminal.layout),
+    };
+    terminal.print(&text)?;
+    Ok(Exit::Success)
+}
+
+pub(super) fn explain(args: &ExplainArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let rules = infos();
+    let typed = args.rule.trim();
+    let is_meant = |info: &&&RuleInfo| info.code.eq_ignore_ascii_case(typed) || info.name.eq_ignore_ascii_case(typed);
+    let rule = rules.iter().find(is_meant).with_context(|| unknown_rule(typed, &rules))?;
+    terminal.print(&render_page(rule, &terminal.layout))?;
+    Ok(Exit::Success)
+}
+
+fn infos() -> Vec<&'static RuleInfo> {
+    rules::all().iter().map(|rule| rule.info()).collect()
+}
+
+fn unknown_rule(typed: &str, rules: &[&RuleInfo]) -> String {
+    let names = rules.iter().flat_map(|info| [info.code, info.name]);
+    let hint = match nearest(typed, names) {
+        Some(name) => format!("Did you mean {name}? "),
+        None => String::new(),
+    };
+    format!("there is no rule {typed}. {hint}`ampdoctor rules` lists them all.")
+}
+
+fn as_table(rules: &[&RuleInfo], layout: &Layout) -> String {
+    let width = rules.iter().map(|info| info.name.len()).max().unwrap_or(0);
+    let indent = " ".repeat("AMP000  ".len() + width + "  warning  ".len());
+    let row = |info: &&RuleInfo| {
+        let painted = format!(
+            "{}  {:width$}  {}  ",
+            layout.bold(info.code),
+            info.name,
+            layout.severity(info.severity, &format!("{:7}", info.severity.name()))
+        );
+        layout.wrap(&painted, &indent, info.summary)
+    };
+    rules.iter().map(row).collect()
+}
+
+#[derive(Serialize)]
+struct RuleDocument<'a> {
+    code: &'a str,
+    name: &'a str,
+    severity: &'a str,
+    summary: &'a str,
+}
+
+fn as_json(rules: &[&RuleInfo]) -> anyhow::Result<String> {
+    let documents: Vec<RuleDocument<'_>> = rules.iter().map(|info| RuleDocument::of(info)).collect();
+    Ok(serde_json::to_string_pretty(&documents)? + "\n")
+}
+
+impl<'a> RuleDocument<'a> {
+    fn of(info: &'a RuleInfo) -> Self {
+        let RuleInfo { code, name, severity, summary, .. } = *info;
+        Self { code, name, severity: severity.name(), summary }
+    }
+}

@@ -1,0 +1,87 @@
+//! Reading a run for people: with progress where it takes long, and with what was wrong told.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::suggest::nearest;
+use super::terminal::{Terminal, say_on_stderr};
+use crate::report::{Progress, ReadRunError, RunRecording, read_run};
+
+/// Reading that is done sooner shows no progress.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two lines of progress.
+const REFRESH: Duration = Duration::from_millis(200);
+
+/// Reads a run, shows progress on a terminal, and tells of damaged recordings.
+pub(super) fn load(path: &Path, terminal: &Terminal) -> Result<RunRecording, ReadRunError> {
+    let mut meter = Meter::new(terminal.shows_progress());
+    let recording = read_run(path, &mut |progress| meter.update(progress));
+    meter.clear();
+    let recording = recording?;
+    for rank in &recording.ranks {
+        if let Some(damage) = &rank.damage {
+            terminal.warn(&format!("{}: {}", damage.what, rank.path.display()));
+        }
+    }
+    for error in &recording.unreadable {
+        terminal.warn(&error.to_string());
+    }
+    Ok(recording)
+}
+
+/// The error of a run that could not be read, with the run that may have been meant.
+pub(super) fn with_hint(error: ReadRunError) -> anyhow::Error {
+    let hint = match &error {
+        ReadRunError::Missing(path) => sibling(path).map(|name| format!("Did you mean {name}?")),
+        ReadRunError::NoRecording(path) => newest_run_in(path).map(|run| format!("The newest run in it is {run}.")),
+        _ => None,
+    };
+    match hint {
+        Some(hint) => anyhow::anyhow!("{error}\n{hint}"),
+        None => error.into(),
+    }
+}
+
+fn sibling(path: &Path) -> Option<String> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).ok()?;
+    let names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let name = nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    Some(parent.map_or_else(|| name.into(), |parent| parent.join(name).display().to_string()))
+}
+
+fn newest_run_in(dir: &Path) -> Option<String> {
+    let runs = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    let runs = runs.filter(|path| path.is_dir() && crate::report::rank_files(path).is_ok());
+    let newest = runs.max_by_key(|path| (path.metadata().and_then(|meta| meta.modified()).ok(), path.clone()))?;
+    Some(newest.display().to_string())
+}
+
+/// One line on standard error that is overwritten.
+struct Meter {
+    visible: bool,
+    began: Instant,
+    drawn: Option<Instant>,
+}
+
+impl Meter {
+    fn new(visible: bool) -> Self {
+        Self { visible, began: Instant::now(), drawn: None }
+    }
+
+    fn update(&mut self, progress: Progress) {
+        let now = Instant::now();
+        let waited = now.duration_since(self.began) >= PATIENCE;
+        let due = self.drawn.is_none_or(|drawn| now.duration_since(drawn) >= REFRESH);
+        if self.visible && waited && due {
+            say_on_stderr(&format!("\r\x1b[Kreading the recording: {progress}"));
+            self.drawn = Some(now);
+        }
+    }
+
+    fn clear(&self) {
+        if self.drawn.is_some() {
+            say_on_stderr("\r\x1b[K");
+        }
+    }
+}

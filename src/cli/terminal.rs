@@ -1,0 +1,104 @@
+//! Standard output and standard error.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use anyhow::Context;
+
+use crate::report::Layout;
+
+/// How text is written to this process's standard output and standard error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terminal {
+    /// For standard output.
+    pub layout: Layout,
+    /// For standard error.
+    stderr: Layout,
+    stderr_is_terminal: bool,
+}
+
+impl Terminal {
+    /// Asks the process: are these terminals, how wide, and are colours wanted?
+    pub fn of_process() -> Self {
+        let (stdout, stderr) = (io::stdout().is_terminal(), io::stderr().is_terminal());
+        let layout = |is_terminal| layout_of(is_terminal, wants_colour(), columns);
+        Self { layout: layout(stdout), stderr: layout(stderr), stderr_is_terminal: stderr }
+    }
+
+    /// Writes to standard output. A reader that has gone away is no error.
+    pub fn print(&self, text: &str) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => other.context("could not write to standard output; is the disk full?"),
+        }
+    }
+
+    /// Whether somebody sees what is overwritten on standard error.
+    pub fn shows_progress(&self) -> bool {
+        self.stderr_is_terminal
+    }
+
+    /// Tells people of something that does not change the outcome.
+    pub fn note(&self, text: &str) {
+        say_on_stderr(&self.stderr.wrap("", "", text));
+    }
+
+    /// Tells people of something that is wrong with what was read.
+    pub fn warn(&self, text: &str) {
+        say_on_stderr(&self.stderr.wrap("warning: ", "         ", text));
+    }
+
+    /// Tells people why it did not work.
+    pub fn error(&self, error: &anyhow::Error) {
+        let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
+        say_on_stderr(&self.stderr.wrap("error: ", "       ", &chain.join(": ")));
+    }
+}
+
+/// Writes to standard error; where that is closed, nobody can be told.
+pub(super) fn say_on_stderr(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+fn layout_of(is_terminal: bool, wants_colour: bool, columns: impl Fn() -> Option<usize>) -> Layout {
+    if !is_terminal {
+        return Layout::default();
+    }
+    Layout::terminal(columns().unwrap_or(Layout::PLAIN_WIDTH), wants_colour)
+}
+
+fn columns() -> Option<usize> {
+    crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns)).filter(|&columns| columns > 0)
+}
+
+fn wants_colour() -> bool {
+    colour_allowed(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref())
+}
+
+/// <https://no-color.org>: set and not empty means no.
+fn colour_allowed(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_color_turns_colours_off_unless_empty() {
+        let allowed =
+            |no_color: Option<&str>, term: Option<&str>| colour_allowed(no_color.map(OsStr::new), term.map(OsStr::new));
+        assert!(allowed(None, Some("xterm-256color")));
+        assert!(allowed(Some(""), Some("xterm")));
+        assert!(!allowed(Some("1"), Some("xterm")));
+        assert!(!allowed(None, Some("dumb")));
+    }
+
+    #[test]
+    fn only_a_terminal_gets_colours_and_its_own_width() {
+        assert_eq!(layout_of(false, true, || Some(60)), Layout::default());
+        assert_eq!(layout_of(true, true, || Some(60)), Layout { width: 60, colour: true });
+        assert_eq!(layout_of(true, false, || None), Layout { width: 100, colour: false });
+    }
+}

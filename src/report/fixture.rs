@@ -1,0 +1,151 @@
+//! A run with one of everything, for the tests of the formats.
+
+use super::{Damage, Rank, Run};
+use crate::aggregate::Aggregate;
+use crate::observation::{
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
+    ScalerEvent, Site, SiteId, Step, Tier,
+};
+use crate::rules::{Doubt, Evidence, Finding, Health, Severity, Value};
+use crate::scan::{Dtype, ExponentHistogram, Stats};
+
+/// What a [`Run`] borrows from.
+pub(super) struct Fixture {
+    aggregate: Aggregate,
+    findings: Vec<Finding>,
+    doubts: Vec<Doubt>,
+    damage: Damage,
+}
+
+impl Fixture {
+    /// Two steps of a network of one layer, the second non-finite and skipped; three findings and a doubt.
+    pub fn sick() -> Self {
+        let mut aggregate = Aggregate::default();
+        records().into_iter().for_each(|record| aggregate.apply(record));
+        Self { aggregate, findings: findings(), doubts: doubts(), damage: damage() }
+    }
+
+    /// The run as one rank that ended in order.
+    pub fn run(&self) -> Run<'_> {
+        Run::single(self.rank(None))
+    }
+
+    /// The same rank twice, its file damaged.
+    pub fn two_ranks(&self) -> Run<'_> {
+        Run { ranks: vec![self.rank(None), self.rank(Some(&self.damage))] }
+    }
+
+    fn rank<'a>(&'a self, damage: Option<&'a Damage>) -> Rank<'a> {
+        let Self { aggregate, findings, doubts, .. } = self;
+        Rank { file: "rank-0.amprec", damage, aggregate, findings, doubts, health: Health::Findings }
+    }
+}
+
+pub(super) fn run_info(sampling: Sampling) -> RunInfo {
+    let parameter =
+        |name: &str, trainable| Parameter { name: name.into(), dtype: "f32".into(), shape: vec![10, 64], trainable };
+    RunInfo {
+        name: "digits".into(),
+        command: vec!["trainer".into(), "--precision".into(), "fp16".into()],
+        started_unix_ms: 1_700_000_000_000,
+        pid: 4711,
+        rank: 0,
+        producer: "test 1.0".into(),
+        framework: "LibTorch 2.13.0".into(),
+        device: "cpu".into(),
+        threads: 1,
+        sampling,
+        parameters: vec![parameter("fc.bias", false), parameter("fc.weight", true)],
+    }
+}
+
+fn records() -> Vec<Record> {
+    let site = |operator: &str, tensor: &str, probe, dtype| Site {
+        layer: "fc".into(),
+        operator: operator.into(),
+        tensor: tensor.into(),
+        probe,
+        dtype,
+    };
+    vec![
+        Record::Run(run_info(Sampling::Every(1))),
+        Record::Scaler(ScalerConfig {
+            init_scale: 65536.0,
+            growth_factor: 2.0,
+            backoff_factor: 0.5,
+            growth_interval: 2000,
+            min_scale: Some(1.0),
+            max_scale: None,
+            hysteresis: 1,
+            foreign: false,
+        }),
+        Record::Site(SiteId(0), site("linear", "", Probe::Activation, Dtype::F16)),
+        Record::Site(SiteId(1), site("", "weight", Probe::ParamGrad, Dtype::F32)),
+        Record::Step(step(0, Some(2.5), finite(), true)),
+        Record::Step(step(1, Some(f64::NAN), Stats { count: 4, nan: 3, neg_inf: 1, ..Stats::default() }, false)),
+        Record::Note(Note { step: 1, kind: NoteKind::BlindSpot, text: "A sparse tensor was not scanned.".into() }),
+        Record::End(End { steps: 2, dropped_steps: 0, reason: EndReason::Finished }),
+    ]
+}
+
+fn finite() -> Stats {
+    let exponents = ExponentHistogram::from_counts(-26, &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    Stats { count: 4, zeros: 1, min_abs: 2f64.powi(-26), max_abs: 2f64.powi(-15), exponents, ..Stats::default() }
+}
+
+fn step(index: u64, loss: Option<f64>, stats: Stats, applied: bool) -> Step {
+    let scale = 65536.0;
+    let to = if applied { scale } else { scale / 2.0 };
+    Step {
+        index,
+        time_ns: 1_000_000 * (index + 1),
+        tier: Tier::Full,
+        observations: vec![Observation { site: SiteId(0), stats, inherited: false, via: None }],
+        loss,
+        loss_scale: Some(scale),
+        scaler: vec![
+            ScalerEvent::Stepped { optimizer: 0, applied },
+            ScalerEvent::Updated { from: scale, to, growth_tracker: 0 },
+        ],
+        lr: Some(0.1),
+        metrics: Vec::new(),
+        cost: Cost { step_ns: 1_000_000, probe_ns: 10_000, dropped_steps: 0, unscanned: 1 },
+    }
+}
+
+fn findings() -> Vec<Finding> {
+    let evidence = vec![
+        Evidence { name: "max_abs", value: Value::Number(f64::INFINITY) },
+        Evidence { name: "lost_share_estimate", value: Value::Number(0.381) },
+        Evidence { name: "samples", value: Value::Count(3) },
+        Evidence { name: "input", value: Value::Text("finite".into()) },
+    ];
+    let finding = |code, severity, onset_step, layer: &str| Finding {
+        code,
+        name: "made-up",
+        severity,
+        layer: layer.into(),
+        operator: "linear".into(),
+        probe: Some(Probe::Activation),
+        onset_step,
+        last_step: 1,
+        evidence: evidence.clone(),
+        explanation: "The output of this layer is not finite.".into(),
+        remedy: "Keep the layer in FP32.".into(),
+    };
+    let whole_run = Finding {
+        operator: String::new(),
+        probe: None,
+        evidence: Vec::new(),
+        ..finding("AMP303", Severity::Info, 0, "")
+    };
+    vec![finding("AMP501", Severity::Error, 1, "fc"), finding("AMP201", Severity::Warning, 0, "fc"), whole_run]
+}
+
+fn doubts() -> Vec<Doubt> {
+    vec![Doubt { code: "AMP701", name: "unsure", reason: "The learning rate is not known; call `doctor.lr`.".into() }]
+}
+
+fn damage() -> Damage {
+    Damage { what: "a record is damaged".into(), read_bytes: 100, unread_bytes: 20 }
+}

@@ -1,0 +1,76 @@
+//! What is generated from the program, against what is committed under docs/. `AMPDOCTOR_RENEW=1 cargo test --release --test docs`
+//! writes it anew.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ampdoctor::report::{page, page_file_name, page_index};
+use ampdoctor::rules::{self, RuleInfo};
+
+const RENEW: &str = "AMPDOCTOR_RENEW=1 cargo test --release --test docs";
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+}
+
+fn renewing() -> bool {
+    std::env::var_os("AMPDOCTOR_RENEW").is_some()
+}
+
+/// Compares a file with what it should be, or writes it where that is asked for.
+fn keep(path: &Path, expected: &str) {
+    if renewing() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, expected).unwrap();
+    }
+    let found = fs::read_to_string(path).unwrap_or_default();
+    assert!(found == expected, "{} is stale. Renew it with\n  {RENEW}", path.display());
+}
+
+fn rule_pages() -> BTreeMap<String, String> {
+    let infos: Vec<&RuleInfo> = rules::all().iter().map(|rule| rule.info()).collect();
+    let mut pages: BTreeMap<_, _> = infos.iter().map(|info| (page_file_name(info), page(info))).collect();
+    pages.insert("README.md".into(), page_index(&infos));
+    pages
+}
+
+#[test]
+fn every_rule_has_its_page_and_the_index_names_it() {
+    for (name, text) in rule_pages() {
+        keep(&docs().join("rules").join(name), &text);
+    }
+}
+
+#[test]
+fn no_page_outlives_its_rule() {
+    let pages = rule_pages();
+    for entry in fs::read_dir(docs().join("rules")).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        match pages.contains_key(&name) {
+            true => {}
+            false if renewing() => fs::remove_file(&path).unwrap(),
+            false => panic!("{name} belongs to no rule. Remove it with\n  {RENEW}"),
+        }
+    }
+}
+
+#[test]
+fn a_page_has_sections_and_its_rule_a_summary_of_one_line() {
+    for info in rules::all().iter().map(|rule| rule.info()) {
+        let text = page(info);
+        assert!(text.matches("\n## ").count() >= 2, "the page of {} has no sections:\n{text}", info.code);
+        assert!(!info.summary.is_empty() && !info.summary.contains('\n'), "{} needs a summary of one line", info.code);
+    }
+}
+
+#[test]
+fn the_command_line_is_documented_as_it_is() {
+    let mut text = String::from("# The command line\n\nWhat each command prints with `--help`.\n");
+    for (name, help) in ampdoctor::cli::help_pages() {
+        let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+        text.push_str(&format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n")));
+    }
+    keep(&docs().join("cli.md"), &text);
+}

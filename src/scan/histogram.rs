@@ -24,18 +24,8 @@ impl ExponentHistogram {
         if n == 0 {
             return;
         }
-        if self.counts.is_empty() {
-            self.first = exponent;
-        }
-        if exponent < self.first {
-            let grow = (self.first - exponent) as usize;
-            self.counts.splice(0..0, std::iter::repeat_n(0, grow));
-            self.first = exponent;
-        }
+        self.cover(exponent, exponent);
         let at = (exponent - self.first) as usize;
-        if at >= self.counts.len() {
-            self.counts.resize(at + 1, 0);
-        }
         self.counts[at] = self.counts[at].saturating_add(n);
     }
 
@@ -44,6 +34,43 @@ impl ExponentHistogram {
         for (exponent, n) in other.iter() {
             self.add(exponent, n);
         }
+    }
+
+    /// Adds `counts[i]` elements of exponent `first + i`. The scan's blocks end here: no allocation once the range is known.
+    pub(super) fn add_counts(&mut self, first: i32, counts: &[u32]) {
+        let Some(start) = counts.iter().position(|&n| n > 0) else {
+            return;
+        };
+        let end = counts.iter().rposition(|&n| n > 0).unwrap_or(start);
+        let (first, counts) = (first + start as i32, &counts[start..=end]);
+        self.cover(first, first + counts.len() as i32 - 1);
+        let at = (first - self.first) as usize;
+        for (sum, &n) in self.counts[at..].iter_mut().zip(counts) {
+            *sum = sum.saturating_add(u64::from(n));
+        }
+    }
+
+    /// Makes room for the exponents `low..=high`.
+    fn cover(&mut self, low: i32, high: i32) {
+        if self.counts.is_empty() {
+            self.first = low;
+        }
+        if low < self.first {
+            self.counts.splice(0..0, std::iter::repeat_n(0, (self.first - low) as usize));
+            self.first = low;
+        }
+        let length = (high - self.first + 1) as usize;
+        if length > self.counts.len() {
+            self.counts.resize(length, 0);
+        }
+    }
+
+    /// The histogram with every count times `times`; counts stop at `u64::MAX`.
+    pub fn repeated(mut self, times: u64) -> Self {
+        for n in &mut self.counts {
+            *n = n.saturating_mul(times);
+        }
+        Self::from_counts(self.first, &self.counts)
     }
 
     /// Elements of exponent `exponent`.
@@ -58,12 +85,12 @@ impl ExponentHistogram {
 
     /// All elements counted.
     pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.counts.iter().fold(0, |sum, &n| sum.saturating_add(n))
     }
 
     /// Elements whose exponent is below `exponent`.
     pub fn below(&self, exponent: i32) -> u64 {
-        self.iter().take_while(|&(e, _)| e < exponent).map(|(_, n)| n).sum()
+        self.iter().take_while(|&(e, _)| e < exponent).fold(0, |sum, (_, n)| sum.saturating_add(n))
     }
 
     /// The lowest exponent that occurs.

@@ -1,6 +1,6 @@
 //! What one scan returns.
 
-use super::{Dtype, ExponentHistogram, Scaled, TensorView};
+use super::{ExponentHistogram, Scaled};
 
 /// The statistics of one tensor. Extremes, sums and the histogram are over its finite elements.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,74 +38,89 @@ impl Stats {
         self.count - self.non_finite()
     }
 
+    /// Mean of the finite elements, or `None` when there is none.
+    pub fn mean(&self) -> Option<f64> {
+        let n = self.finite();
+        (n > 0).then(|| (self.sum / n as f64).to_f64())
+    }
+
     /// Root mean square of the finite elements, or `None` when there is none.
     pub fn rms(&self) -> Option<f64> {
         let n = self.finite();
-        (n > 0)
-            .then(|| Scaled { value: self.sum_squares.value / n as f64, ..self.sum_squares })
-            .map(|mean| mean.log2().map_or(0.0, |l| (l / 2.0).exp2()))
+        (n > 0).then(|| (self.sum_squares / n as f64).sqrt().to_f64())
     }
 
-    /// Adds one element.
-    fn push(&mut self, x: f64) {
-        self.count += 1;
-        if x.is_nan() {
-            self.nan += 1;
-        } else if x == f64::INFINITY {
-            self.pos_inf += 1;
-        } else if x == f64::NEG_INFINITY {
-            self.neg_inf += 1;
-        } else if x == 0.0 {
-            self.zeros += 1;
-        } else {
-            let a = x.abs();
-            self.min_abs = if self.min_abs == 0.0 { a } else { self.min_abs.min(a) };
-            self.max_abs = self.max_abs.max(a);
-            let scaled = |value: f64| Scaled { value, exponent: 0 };
-            self.sum = self.sum + scaled(x);
-            self.sum_squares = self.sum_squares + scaled(x * x);
-            let bits = a.to_bits();
-            let field = (bits >> 52) as i32;
-            self.exponents.add(if field == 0 { -1011 - bits.leading_zeros() as i32 } else { field - 1023 }, 1);
+    /// Adds the elements of `other`: the statistics of both tensors taken as one. Counts stop at `u64::MAX`.
+    pub fn merge(&mut self, other: &Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.zeros = self.zeros.saturating_add(other.zeros);
+        self.nan = self.nan.saturating_add(other.nan);
+        self.pos_inf = self.pos_inf.saturating_add(other.pos_inf);
+        self.neg_inf = self.neg_inf.saturating_add(other.neg_inf);
+        self.widen(other.min_abs, other.max_abs);
+        self.sum = self.sum + other.sum;
+        self.sum_squares = self.sum_squares + other.sum_squares;
+        self.exponents.merge(&other.exponents);
+    }
+
+    /// The statistics of the same elements, each taken `times` times. Counts stop at `u64::MAX`.
+    pub fn repeated(mut self, times: u64) -> Self {
+        match times {
+            0 => return Self::default(),
+            1 => return self,
+            _ => {}
+        }
+        for count in [&mut self.count, &mut self.zeros, &mut self.nan, &mut self.pos_inf, &mut self.neg_inf] {
+            *count = count.saturating_mul(times);
+        }
+        self.sum = self.sum * times as f64;
+        self.sum_squares = self.sum_squares * times as f64;
+        self.exponents = self.exponents.repeated(times);
+        self
+    }
+
+    /// Takes in the extremes of further elements; 0 and 0 when none of them is finite and non-zero.
+    pub(super) fn widen(&mut self, min_abs: f64, max_abs: f64) {
+        if max_abs > 0.0 {
+            self.min_abs = if self.max_abs == 0.0 { min_abs } else { self.min_abs.min(min_abs) };
+            self.max_abs = self.max_abs.max(max_abs);
         }
     }
 }
 
-unsafe fn read(data: *const u8, dtype: Dtype) -> f64 {
-    // SAFETY: the caller promises a readable element.
-    unsafe {
-        match dtype {
-            Dtype::F16 => data.cast::<half::f16>().read_unaligned().to_f64(),
-            Dtype::Bf16 => data.cast::<half::bf16>().read_unaligned().to_f64(),
-            Dtype::F32 => f64::from(data.cast::<f32>().read_unaligned()),
-            Dtype::F64 => data.cast::<f64>().read_unaligned(),
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::super::scan_slice;
+    use super::*;
 
-pub(super) unsafe fn scan_naive(view: &TensorView<'_>) -> Stats {
-    let mut stats = Stats::default();
-    for flat in 0..view.count() {
-        let mut rest = flat as i64;
-        let mut offset = 0;
-        for (&n, &stride) in view.sizes.iter().zip(view.strides).rev() {
-            offset += rest % n * stride;
-            rest /= n;
-        }
-        // SAFETY: the caller promises that every element is readable.
-        stats.push(unsafe { read(view.data.offset(offset as isize * view.dtype.size() as isize), view.dtype) });
+    #[test]
+    fn merged_statistics_are_those_of_the_joined_tensor() {
+        let (a, b) = ([1.0f32, -2.0, 0.0, f32::NAN], [0.25f32, f32::INFINITY, 1e-40, f32::NEG_INFINITY]);
+        let mut merged = scan_slice(&a);
+        merged.merge(&scan_slice(&b));
+        assert_eq!(merged, scan_slice(&[a, b].concat()));
+        let mut with_empty = merged.clone();
+        with_empty.merge(&Stats::default());
+        assert_eq!(with_empty, merged);
+        let mut from_empty = Stats::default();
+        from_empty.merge(&merged);
+        assert_eq!(from_empty, merged);
     }
-    stats
-}
 
-pub(super) unsafe fn scan_difference_naive(new: &TensorView<'_>, old: &[u8]) -> Stats {
-    let mut stats = Stats::default();
-    let size = new.dtype.size();
-    for i in 0..new.count() as usize {
-        // SAFETY: the caller promises that `new` is dense and `old` as long.
-        let (n, o) = unsafe { (read(new.data.add(i * size), new.dtype), read(old.as_ptr().add(i * size), new.dtype)) };
-        let d = if new.dtype == Dtype::F64 { n - o } else { f64::from(n as f32 - o as f32) };
-        stats.push(d);
+    #[test]
+    fn repetition_counts_each_element_anew() {
+        let once = [1.0f32, -2.0, 0.0, f32::NAN];
+        assert_eq!(scan_slice(&once).repeated(3), scan_slice(&once.repeat(3)));
+        assert_eq!(scan_slice(&once).repeated(0), Stats::default());
     }
-    stats
+
+    #[test]
+    fn the_root_mean_square_survives_squares_outside_f64() {
+        assert_eq!(scan_slice(&[1e308f64; 9]).rms(), Some(1e308));
+        let tiny = f64::from_bits(3);
+        assert_eq!(scan_slice(&[tiny; 4]).rms(), Some(tiny));
+        assert_eq!(scan_slice(&[f64::NAN]).rms(), None);
+        assert_eq!(scan_slice(&[0.0f64]).rms(), Some(0.0));
+        assert_eq!(scan_slice(&[3.0f32, 5.0]).mean(), Some(4.0));
+    }
 }

@@ -1,0 +1,104 @@
+//! The histogram of bytes in a known range.
+//!
+//! ```text
+//! for each 15 values of the range:                  one look at the bytes, which lie in the first-level cache
+//!     index = byte - base                           0: below (in the first group: no exponent), 1..=15, or more
+//!     for each pair of indices: shuffle looks up 0x01 for the even, 0x10 for the odd, 0 for any other index,
+//!         and the answers add up in two counters of 4 bits per byte; before one overflows they go to counters of 8 bits
+//! a range of many groups: interleaved tables, a store for each byte
+//! ```
+
+use std::arch::x86_64::*;
+
+use super::super::block::BLOCK;
+
+/// Values that one look at the bytes counts: what `pshufb` can tell apart, less the one for "below".
+const GROUP: usize = 15;
+
+/// From this many looks on the tables are faster.
+const MANY: usize = 8;
+
+/// Additions that a counter of 4 bits bears.
+const NIBBLE: usize = 15;
+
+/// Counters of 8 bits bear the vectors of one block.
+const _: () = assert!(BLOCK / 32 <= 255);
+
+/// Adds to `counts[i]` the bytes equal to `low + i`, up to `high`, and returns how many bytes are 0.
+///
+/// Every byte must be 0 or in `low..=high`, and `1 <= low <= high`; their number a multiple of 32, of at most [`BLOCK`].
+#[target_feature(enable = "avx2")]
+pub(super) fn bytes(bytes: &[u8], low: u8, high: u8, counts: &mut [u32]) -> u32 {
+    let counts = &mut counts[..(high - low) as usize + 1];
+    if counts.len().div_ceil(GROUP) >= MANY {
+        return in_tables(bytes, low, counts);
+    }
+    let mut zeros = 0;
+    for (group, counts) in counts.chunks_mut(GROUP).enumerate() {
+        let found = fifteen(bytes, low - 1 + (group * GROUP) as u8);
+        for (count, n) in counts.iter_mut().zip(&found[1..]) {
+            *count += n;
+        }
+        if group == 0 {
+            zeros = found[0];
+        }
+    }
+    zeros
+}
+
+/// How many bytes are at most `base`, `base + 1`, ... `base + 15`.
+#[target_feature(enable = "avx2")]
+fn fifteen(bytes: &[u8], base: u8) -> [u32; 16] {
+    let mut counters = [_mm256_setzero_si256(); 16];
+    let base = _mm256_set1_epi8(base as i8);
+    // The shuffle yields 0 for an index whose highest bit is set: raise those above 15 to there.
+    let above = _mm256_set1_epi8(0x70);
+    for chunk in bytes.as_chunks::<32>().0.chunks(NIBBLE) {
+        let mut nibbles = [_mm256_setzero_si256(); 8];
+        for vector in chunk {
+            // SAFETY: the array has the size of the vector; the load needs no alignment.
+            let vector = unsafe { _mm256_loadu_si256(vector.as_ptr().cast()) };
+            let index = _mm256_adds_epu8(_mm256_subs_epu8(vector, base), above);
+            for (pair, nibbles) in nibbles.iter_mut().enumerate() {
+                *nibbles = _mm256_add_epi8(*nibbles, _mm256_shuffle_epi8(pair_table(pair), index));
+            }
+        }
+        let mask = _mm256_set1_epi8(15);
+        for (pair, nibbles) in nibbles.into_iter().enumerate() {
+            let odd = _mm256_and_si256(_mm256_srli_epi16(nibbles, 4), mask);
+            counters[2 * pair] = _mm256_add_epi8(counters[2 * pair], _mm256_and_si256(nibbles, mask));
+            counters[2 * pair + 1] = _mm256_add_epi8(counters[2 * pair + 1], odd);
+        }
+    }
+    counters.map(|counter| add_bytes(counter))
+}
+
+/// The table that yields 1 for index `2 * pair` and 16 for the next.
+#[target_feature(enable = "avx2")]
+fn pair_table(pair: usize) -> __m256i {
+    let shift = pair % 4 * 16;
+    let (low, high) = if pair < 4 { (0x1001u64 << shift, 0) } else { (0, 0x1001u64 << shift) };
+    _mm256_set_epi64x(high as i64, low as i64, high as i64, low as i64)
+}
+
+#[target_feature(enable = "avx2")]
+fn add_bytes(x: __m256i) -> u32 {
+    let sums = _mm256_sad_epu8(x, _mm256_setzero_si256());
+    let sums = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    (_mm_cvtsi128_si32(sums) + _mm_extract_epi32(sums, 2)) as u32
+}
+
+fn in_tables(bytes: &[u8], low: u8, counts: &mut [u32]) -> u32 {
+    // Neighbours often are equal; in one table each would wait for the store of the one before.
+    let mut tables = [[0u16; 256]; 8];
+    for eight in bytes.as_chunks::<8>().0 {
+        for (table, &byte) in tables.iter_mut().zip(eight) {
+            table[byte as usize] += 1;
+        }
+    }
+    let total = |value: usize| tables.iter().map(|table| u32::from(table[value])).sum::<u32>();
+    for (i, count) in counts.iter_mut().enumerate() {
+        *count += total(low as usize + i);
+    }
+    total(0)
+}

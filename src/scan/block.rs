@@ -1,0 +1,74 @@
+//! What a kernel says of one block of elements that fit `f32`, and the order in which all kernels add.
+
+use super::Stats;
+
+/// Elements in a block: their exponents (a byte each) and the `f32` that they come from stay in the first-level cache, and
+/// 128 vectors of bytes cannot overflow a counter of 8 bits.
+pub(super) const BLOCK: usize = 4096;
+
+/// Exponent of the smallest `f32` subnormal, the first of [`Block::exponents`].
+pub(super) const FIRST: i32 = -149;
+
+/// Exponents of `f32`: 23 of subnormals, 254 of normal numbers.
+pub(super) const EXPONENTS: usize = 23 + 254;
+
+/// Sums are kept in this many lanes: element `i` of a block goes to lane `i % LANES`. All kernels do so and fold the lanes in
+/// the same order, and so return the same bits.
+pub(super) const LANES: usize = 16;
+
+/// The statistics of at most [`BLOCK`] elements as `f32`.
+pub(super) struct Block {
+    pub count: u32,
+    pub zeros: u32,
+    pub nan: u32,
+    pub pos_inf: u32,
+    pub neg_inf: u32,
+    /// Smallest magnitude of the finite non-zero elements; anything where there is none.
+    pub min: f32,
+    /// Largest magnitude of the finite elements.
+    pub max: f32,
+    /// Sums of the finite elements. They cannot overflow: the square of an `f32` is below 2^256.
+    pub sum: f64,
+    pub sum_squares: f64,
+    /// `exponents[i]` finite non-zero elements have exponent `FIRST + i`.
+    pub exponents: [u32; EXPONENTS],
+}
+
+impl Block {
+    /// Adds the block to the statistics of its tensor.
+    pub fn add_to(&self, stats: &mut Stats) {
+        stats.count += u64::from(self.count);
+        stats.zeros += u64::from(self.zeros);
+        stats.nan += u64::from(self.nan);
+        stats.pos_inf += u64::from(self.pos_inf);
+        stats.neg_inf += u64::from(self.neg_inf);
+        if self.max > 0.0 {
+            stats.widen(f64::from(self.min), f64::from(self.max));
+            stats.sum = stats.sum + self.sum.into();
+            stats.sum_squares = stats.sum_squares + self.sum_squares.into();
+            let (low, high) = (index_of(self.min), index_of(self.max));
+            stats.exponents.add_counts(FIRST + low as i32, &self.exponents[low..=high]);
+        }
+    }
+}
+
+/// Index in [`Block::exponents`] of a positive finite number.
+fn index_of(x: f32) -> usize {
+    let bits = x.to_bits();
+    match bits >> 23 {
+        0 => 31 - bits.leading_zeros() as usize,
+        field => field as usize + 22,
+    }
+}
+
+/// Adds the lanes of a sum in an order that is the same everywhere.
+pub(super) fn fold<const N: usize>(mut lanes: [f64; N]) -> f64 {
+    let mut width = N / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

@@ -1,0 +1,67 @@
+//! Which instructions a scan uses.
+
+use std::sync::LazyLock;
+
+use super::block::Block;
+use super::wide::{self, Tables};
+use super::{Dtype, Stats, portable};
+
+/// An implementation of the scan that this processor can run. All of them return the same, bit for bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl Kernel {
+    /// Runs everywhere.
+    pub const PORTABLE: Self = Self(Kind::Portable);
+
+    /// The kernel for AVX2 with F16C, where the processor has both.
+    pub fn avx2() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+            return Some(Self(Kind::Avx2));
+        }
+        None
+    }
+
+    /// The fastest here; the processor is asked once.
+    pub fn best() -> Self {
+        static BEST: LazyLock<Kernel> = LazyLock::new(|| Kernel::avx2().unwrap_or(Kernel::PORTABLE));
+        *BEST
+    }
+
+    /// `avx2` or `portable`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            Kind::Portable => "portable",
+        }
+    }
+
+    /// Scans one block of elements that fit `f32`.
+    pub(super) fn narrow(self, dtype: Dtype, new: &[u8], old: Option<&[u8]>) -> Block {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Kernel` of this kind comes only from `avx2`, which asked the processor.
+            Kind::Avx2 => unsafe { super::avx2::block(dtype, new, old) },
+            Kind::Portable => portable::block(dtype, new, old),
+        }
+    }
+
+    /// Scans one block of `f64`.
+    pub(super) fn wide(self, new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Kernel` of this kind comes only from `avx2`, which asked the processor.
+            Kind::Avx2 => unsafe { super::avx2::wide_block(new, old, tables, stats) },
+            Kind::Portable => wide::block(new, old, tables, stats),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The kernel for `f64`: plain loops, compiled once for any processor and once for AVX2.
+//!
+//! Three looks at a block in the first-level cache: extremes; sums, scaled by the power of two of the largest element so that
+//! no square overflows and none that matters underflows; exponents, in interleaved tables.
+
+use super::block::fold;
+use super::{Scaled, Stats};
+
+/// Elements in a block: 8 KB of them, and their counts fit 16 bits.
+pub(super) const WIDE_BLOCK: usize = 1024;
+
+/// Below this many elements, clearing and adding up the tables costs more than it saves.
+const FEW: usize = 256;
+
+const LANES: usize = 8;
+const TABLES: usize = 4;
+const FIELDS: usize = 2048;
+
+/// The exponent range within which squares are safe unscaled.
+const SAFE: i32 = 400;
+
+/// The tables of one scan; cleared after each block where it has counted.
+pub(super) struct Tables(Vec<[[u16; FIELDS]; TABLES]>);
+
+impl Tables {
+    /// No memory is taken before the first block that needs it.
+    pub fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn get(&mut self) -> &mut [[u16; FIELDS]; TABLES] {
+        if self.0.is_empty() {
+            self.0.push([[0; FIELDS]; TABLES]);
+        }
+        &mut self.0[0]
+    }
+}
+
+/// Adds at most [`WIDE_BLOCK`] elements of `new`, or of `new - old`, to `stats`.
+#[inline(always)]
+pub(super) fn block(new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
+    let new = new.as_chunks::<8>().0;
+    match old.map(|old| old.as_chunks::<8>().0) {
+        None => scan(new.len(), |at| decode(&new[at..]), tables, stats),
+        Some(old) => scan(
+            new.len().min(old.len()),
+            |at| {
+                let (mut x, y) = (decode(&new[at..]), decode(&old[at..]));
+                for lane in 0..LANES {
+                    x[lane] -= y[lane];
+                }
+                x
+            },
+            tables,
+            stats,
+        ),
+    }
+}
+
+/// The first elements, then zeros.
+#[inline(always)]
+fn decode(from: &[[u8; 8]]) -> [f64; LANES] {
+    match from.first_chunk::<LANES>() {
+        Some(group) => group.map(f64::from_ne_bytes),
+        None => std::array::from_fn(|i| from.get(i).map_or(0.0, |&bytes| f64::from_ne_bytes(bytes))),
+    }
+}
+
+#[inline(always)]
+fn scan(count: usize, load: impl Fn(usize) -> [f64; LANES], tables: &mut Tables, stats: &mut Stats) {
+    let groups = || (0..count).step_by(LANES).map(&load);
+    let (min, max, non_finite) = extremes(groups());
+    if non_finite > 0.0 {
+        count_special(groups(), stats);
+    }
+    let before = stats.exponents.total();
+    if max > 0.0 {
+        stats.widen(min, max);
+        add_sums(groups(), exponent_of(max), stats);
+        if count < FEW || min < f64::MIN_POSITIVE {
+            count_singly(groups(), stats);
+        } else {
+            count_in_tables(groups(), exponent_of(min), exponent_of(max), tables.get(), stats);
+        }
+    }
+    let counted = stats.exponents.total() - before;
+    stats.count += count as u64;
+    stats.zeros += count as u64 - counted - non_finite as u64;
+}
+
+/// Smallest non-zero and largest magnitude of the finite elements, and how many are not finite.
+#[inline(always)]
+fn extremes(groups: impl Iterator<Item = [f64; LANES]>) -> (f64, f64, f64) {
+    let (mut least, mut most, mut special) = ([f64::INFINITY; LANES], [0.0f64; LANES], [0.0; LANES]);
+    for x in groups {
+        for lane in 0..LANES {
+            let magnitude = x[lane].abs();
+            let finite = magnitude < f64::INFINITY;
+            let known = if finite { magnitude } else { 0.0 };
+            let non_zero = if known > 0.0 { known } else { f64::INFINITY };
+            special[lane] += if finite { 0.0 } else { 1.0 };
+            most[lane] = if known > most[lane] { known } else { most[lane] };
+            least[lane] = if non_zero < least[lane] { non_zero } else { least[lane] };
+        }
+    }
+    let least = least.into_iter().fold(f64::INFINITY, f64::min);
+    (least, most.into_iter().fold(0.0, f64::max), special.into_iter().sum())
+}
+
+#[inline(always)]
+fn add_sums(groups: impl Iterator<Item = [f64; LANES]>, top: i32, stats: &mut Stats) {
+    // Scaled up by at most 2^1000: even the smallest subnormal then has a normal square.
+    let by = if top.abs() <= SAFE { 0 } else { (-top).clamp(-1022, 1000) };
+    let scale = super::scaled::power_of_two(by);
+    let (mut sum, mut squares) = ([0.0; LANES], [0.0; LANES]);
+    for x in groups {
+        for lane in 0..LANES {
+            let x = if x[lane].abs() < f64::INFINITY { x[lane] * scale } else { 0.0 };
+            sum[lane] += x;
+            squares[lane] += x * x;
+        }
+    }
+    stats.sum = stats.sum + Scaled::new(fold(sum), -by);
+    stats.sum_squares = stats.sum_squares + Scaled::new(fold(squares), -2 * by);
+}
+
+fn count_special(groups: impl Iterator<Item = [f64; LANES]>, stats: &mut Stats) {
+    for x in groups.flatten().filter(|x| !x.is_finite()) {
+        if x.is_nan() {
+            stats.nan += 1;
+        } else if x > 0.0 {
+            stats.pos_inf += 1;
+        } else {
+            stats.neg_inf += 1;
+        }
+    }
+}
+
+fn count_singly(groups: impl Iterator<Item = [f64; LANES]>, stats: &mut Stats) {
+    for x in groups.flatten().filter(|&x| x.is_finite() && x != 0.0) {
+        stats.exponents.add(exponent_of(x), 1);
+    }
+}
+
+#[inline(always)]
+fn count_in_tables(
+    groups: impl Iterator<Item = [f64; LANES]>,
+    low: i32,
+    high: i32,
+    tables: &mut [[u16; FIELDS]; TABLES],
+    stats: &mut Stats,
+) {
+    for x in groups {
+        for lane in 0..LANES {
+            tables[lane % TABLES][(x[lane].to_bits() >> 52) as usize % FIELDS] += 1;
+        }
+    }
+    for exponent in low..=high {
+        let field = (exponent + 1023) as usize;
+        let count = tables.iter_mut().map(|table| u64::from(std::mem::take(&mut table[field]))).sum();
+        stats.exponents.add(exponent, count);
+    }
+    // Zeros and what is not finite were counted along with the rest.
+    for table in tables {
+        (table[0], table[FIELDS - 1]) = (0, 0);
+    }
+}
+
+/// `floor(log2 |x|)` of a finite number that is not zero.
+fn exponent_of(x: f64) -> i32 {
+    let bits = x.abs().to_bits();
+    match (bits >> 52) as i32 {
+        0 => -1011 - bits.leading_zeros() as i32,
+        field => field - 1023,
+    }
+}

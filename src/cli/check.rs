@@ -9,7 +9,8 @@ use super::load::{load, with_hint};
 use super::report_file::ReportFile;
 use super::run_dir;
 use super::terminal::Terminal;
-use crate::report::{ReadRunError, Run, json, text};
+use crate::recording::ReadError;
+use crate::report::{Run, json, text};
 
 pub(super) fn check(args: CheckArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
     // Before a training of hours: a report that cannot be written is told now.
@@ -44,10 +45,10 @@ fn check_command(
             terminal.note(&format!("recording: {}", shown(dir)));
             judge(&recording.run(), report, terminal)
         }
-        Err(ReadRunError::NoRecording(_) | ReadRunError::Missing(_)) => {
+        Err(ReadError::NoRecording { .. } | ReadError::Missing { .. }) => {
             run_dir::remove_if_empty(dir);
             terminal.warn(NOTHING_RECORDED);
-            judge(&Run { ranks: Vec::new() }, report, terminal)
+            judge(&Run::empty(), report, terminal)
         }
         Err(error) => Err(error.into()),
     };

@@ -5,22 +5,29 @@ use std::time::{Duration, Instant};
 
 use super::suggest::nearest;
 use super::terminal::{Terminal, say_on_stderr};
-use crate::report::{Progress, ReadRunError, RunRecording, read_run};
+use crate::recording::{ReadError, rank_files};
+use crate::report::{Progress, RunRecording, read_run};
 
 /// Reading that is done sooner shows no progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two lines of progress.
 const REFRESH: Duration = Duration::from_millis(200);
 
+/// Damaged places that are told one by one; all are counted in the report.
+const SHOWN_DAMAGES: usize = 5;
+
 /// Reads a run, shows progress on a terminal, and tells of damaged recordings.
-pub(super) fn load(path: &Path, terminal: &Terminal) -> Result<RunRecording, ReadRunError> {
+pub(super) fn load(path: &Path, terminal: &Terminal) -> Result<RunRecording, ReadError> {
     let mut meter = Meter::new(terminal.shows_progress());
     let recording = read_run(path, &mut |progress| meter.update(progress));
     meter.clear();
     let recording = recording?;
     for rank in &recording.ranks {
-        if let Some(damage) = &rank.damage {
-            terminal.warn(&format!("{}: {}", damage.what, rank.path.display()));
+        for damage in rank.integrity.damage().iter().take(SHOWN_DAMAGES) {
+            terminal.warn(&format!("damaged, {damage}: {}", rank.path.display()));
+        }
+        if let Some(error) = &rank.stopped {
+            terminal.warn(&format!("read in part only: {error}"));
         }
     }
     for error in &recording.unreadable {
@@ -30,10 +37,10 @@ pub(super) fn load(path: &Path, terminal: &Terminal) -> Result<RunRecording, Rea
 }
 
 /// The error of a run that could not be read, with the run that may have been meant.
-pub(super) fn with_hint(error: ReadRunError) -> anyhow::Error {
+pub(super) fn with_hint(error: ReadError) -> anyhow::Error {
     let hint = match &error {
-        ReadRunError::Missing(path) => sibling(path).map(|name| format!("Did you mean {name}?")),
-        ReadRunError::NoRecording(path) => newest_run_in(path).map(|run| format!("The newest run in it is {run}.")),
+        ReadError::Missing { path } => sibling(path).map(|name| format!("Did you mean {name}?")),
+        ReadError::NoRecording { path, .. } => newest_run_in(path).map(|run| format!("The newest run in it is {run}.")),
         _ => None,
     };
     match hint {
@@ -52,7 +59,7 @@ fn sibling(path: &Path) -> Option<String> {
 
 fn newest_run_in(dir: &Path) -> Option<String> {
     let runs = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
-    let runs = runs.filter(|path| path.is_dir() && crate::report::rank_files(path).is_ok());
+    let runs = runs.filter(|path| path.is_dir() && rank_files(path).is_ok());
     let newest = runs.max_by_key(|path| (path.metadata().and_then(|meta| meta.modified()).ok(), path.clone()))?;
     Some(newest.display().to_string())
 }

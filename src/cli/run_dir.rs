@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 
-use crate::report::rank_files;
+use crate::recording::rank_files;
 
 /// Where runs are kept whose directory was not given.
 const DEFAULT_PARENT: &str = "ampdoctor-runs";

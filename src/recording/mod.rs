@@ -30,7 +30,7 @@ pub use error::{DecodeError, Flaw, ReadError, WriteError};
 pub use files::recording_path;
 pub use follower::{Follower, News};
 pub use integrity::{Damage, Integrity};
-pub use reader::{Recording, Records, read_run};
+pub use reader::{Recording, Records, rank_files, read_run};
 pub use recorder::Recorder;
 
 /// The version of the format that this ampdoctor writes, and the highest that it reads.

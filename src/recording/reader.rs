@@ -25,7 +25,7 @@ impl Recording {
     /// When there is none, and when one of them is no recording, too new, damaged from its start, or cannot be read. A file
     /// that is empty, or cut within its first record, is a recording without records.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let ranks = find(path)?;
+        let ranks = rank_files(path)?;
         for file in &ranks {
             Records::open(file)?.next().transpose()?;
         }
@@ -59,7 +59,11 @@ pub fn read_run(path: &Path) -> Result<Records, ReadError> {
     Recording::open(path)?.records()
 }
 
-fn find(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
+/// The recordings at `path`, by rising rank: those of a run directory, or the one file. None of them is opened.
+///
+/// # Errors
+/// When there is nothing at the path, or no recording in the directory.
+pub fn rank_files(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let metadata = std::fs::metadata(path).map_err(|error| refused(error, path))?;
     if !metadata.is_dir() {
         return Ok(vec![path.into()]);
@@ -85,6 +89,7 @@ pub struct Records {
     file: Option<File>,
     decoder: Decoder,
     chunk: Vec<u8>,
+    bytes_read: u64,
 }
 
 impl Records {
@@ -94,12 +99,17 @@ impl Records {
     /// When it cannot be opened.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let file = File::open(path).map_err(|error| refused(error, path))?;
-        Ok(Self { path: path.into(), file: Some(file), decoder: Decoder::new(), chunk: vec![0; CHUNK] })
+        Ok(Self { path: path.into(), file: Some(file), decoder: Decoder::new(), chunk: vec![0; CHUNK], bytes_read: 0 })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Bytes of the file that were read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
     }
 
     /// How much of the recording was there to be read; complete once the iterator has ended.
@@ -117,7 +127,10 @@ impl Records {
             match file.read(&mut self.chunk) {
                 Ok(0) if self.decoder.finish().map_err(content)? => {}
                 Ok(0) => return Ok(None),
-                Ok(n) => self.decoder.push(self.chunk.get(..n).unwrap_or_default()),
+                Ok(n) => {
+                    self.bytes_read += n as u64;
+                    self.decoder.push(self.chunk.get(..n).unwrap_or_default());
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(ReadError::Io { source, path: self.path.clone() }),
             }

@@ -1,11 +1,12 @@
 //! A run with one of everything, for the tests of the formats.
 
-use super::{Damage, Rank, Run};
+use super::{Rank, Run};
 use crate::aggregate::Aggregate;
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
     ScalerEvent, Site, SiteId, Step, Tier,
 };
+use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
 use crate::rules::{Doubt, Evidence, Finding, Health, Severity, Value};
 use crate::scan::{Dtype, ExponentHistogram, Stats};
 
@@ -14,7 +15,9 @@ pub(super) struct Fixture {
     aggregate: Aggregate,
     findings: Vec<Finding>,
     doubts: Vec<Doubt>,
-    damage: Damage,
+    integrity: Integrity,
+    stopped: ReadError,
+    unreadable: [ReadError; 1],
 }
 
 impl Fixture {
@@ -22,22 +25,32 @@ impl Fixture {
     pub fn sick() -> Self {
         let mut aggregate = Aggregate::default();
         records().into_iter().for_each(|record| aggregate.apply(record));
-        Self { aggregate, findings: findings(), doubts: doubts(), damage: damage() }
+        Self {
+            aggregate,
+            findings: findings(),
+            doubts: doubts(),
+            integrity: damaged(),
+            stopped: broken(0),
+            unreadable: [broken(2)],
+        }
     }
 
     /// The run as one rank that ended in order.
     pub fn run(&self) -> Run<'_> {
-        Run::single(self.rank(None))
+        Run::single(self.rank())
     }
 
-    /// The same rank twice, its file damaged.
-    pub fn two_ranks(&self) -> Run<'_> {
-        Run { ranks: vec![self.rank(None), self.rank(Some(&self.damage))] }
+    /// The same rank twice, the second time out of a damaged file that could not be read to its end, and a third rank that could
+    /// not be read at all.
+    pub fn three_ranks(&self) -> Run<'_> {
+        let damaged = Rank { integrity: Some(&self.integrity), stopped: Some(&self.stopped), ..self.rank() };
+        Run { ranks: vec![self.rank(), damaged], unreadable: &self.unreadable }
     }
 
-    fn rank<'a>(&'a self, damage: Option<&'a Damage>) -> Rank<'a> {
+    fn rank(&self) -> Rank<'_> {
         let Self { aggregate, findings, doubts, .. } = self;
-        Rank { file: "rank-0.amprec", damage, aggregate, findings, doubts, health: Health::Findings }
+        let (file, health) = ("rank-0.amprec", Health::Findings);
+        Rank { file, integrity: None, stopped: None, aggregate, findings, doubts, health }
     }
 }
 
@@ -146,6 +159,18 @@ fn doubts() -> Vec<Doubt> {
     vec![Doubt { code: "AMP701", name: "unsure", reason: "The learning rate is not known; call `doctor.lr`.".into() }]
 }
 
-fn damage() -> Damage {
-    Damage { what: "a record is damaged".into(), read_bytes: 100, unread_bytes: 20 }
+/// What is left to be said of a recording out of whose middle a byte was changed.
+fn damaged() -> Integrity {
+    let mut bytes = Vec::new();
+    records().iter().for_each(|record| encode_frame(record, &mut bytes));
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let mut decoder = Decoder::new();
+    decoder.push(&bytes);
+    while decoder.next_record().expect("it begins like a recording").is_some() {}
+    decoder.integrity().clone()
+}
+
+fn broken(rank: u32) -> ReadError {
+    ReadError::Io { source: std::io::Error::other("the disk is broken"), path: format!("rank-{rank}.amprec").into() }
 }

@@ -17,7 +17,7 @@ mod text;
 pub use json::{SCHEMA_VERSION, json};
 pub use layout::Layout;
 pub use page::{page, page_file_name, page_index, render_page};
-pub use read::{Damage, Progress, RankRecording, ReadRunError, RunRecording, rank_files, read_run};
+pub use read::{Progress, RankRecording, RunRecording, read_run};
 pub use run::{Attributed, Counts, Rank, Run};
 pub use text::{evidence_text, text};
 

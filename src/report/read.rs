@@ -1,56 +1,12 @@
 //! Reading a run: every recording of a run directory, each through its own diagnosis.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::number::{bytes, percent};
 use super::{Rank, Run};
-use crate::recording::Decoder;
+use crate::recording::{Integrity, ReadError, Records, rank_files};
 use crate::rules::Diagnosis;
-
-/// What was wrong with a recording. Everything before that place was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// What was wrong, for people.
-    pub what: String,
-    /// Bytes that were read whole.
-    pub read_bytes: u64,
-    /// Bytes that were not.
-    pub unread_bytes: u64,
-}
-
-/// Why nothing of a run could be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadRunError {
-    /// The path is not there.
-    #[error("there is nothing at this path; a run is a directory that holds rank-0.amprec: {}", .0.display())]
-    Missing(PathBuf),
-    /// The directory holds no recording.
-    #[error(
-        "this directory holds no recording (rank-0.amprec). If the run has just begun, wait for its first step; if it has \
-         ended, the doctor was not attached or AMPDOCTOR_RUN was not set: {}",
-        .0.display()
-    )]
-    NoRecording(PathBuf),
-    /// The file is no recording, or broken from its first record on.
-    #[error("{what}: {}", path.display())]
-    NotARecording {
-        /// What was wrong.
-        what: String,
-        /// The file.
-        path: PathBuf,
-    },
-    /// The operating system refused.
-    #[error("could not read the recording: {source}. Check its permissions: {}", path.display())]
-    Io {
-        /// What it said.
-        source: std::io::Error,
-        /// The file.
-        path: PathBuf,
-    },
-}
 
 /// How far reading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +29,10 @@ impl fmt::Display for Progress {
 pub struct RankRecording {
     /// The file.
     pub path: PathBuf,
-    /// What was wrong with it.
-    pub damage: Option<Damage>,
+    /// How much of it was there to be read.
+    pub integrity: Integrity,
+    /// Why reading stopped before the end of the file; what came before was kept.
+    pub stopped: Option<ReadError>,
     /// What the rules say of it.
     pub diagnosis: Diagnosis,
 }
@@ -83,7 +41,8 @@ impl RankRecording {
     /// The rank, to be reported.
     pub fn rank(&self) -> Rank<'_> {
         let file = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        Rank { file, damage: self.damage.as_ref(), ..Rank::of(&self.diagnosis) }
+        let (integrity, stopped) = (Some(&self.integrity), self.stopped.as_ref());
+        Rank { file, integrity, stopped, ..Rank::of(&self.diagnosis) }
     }
 }
 
@@ -91,108 +50,59 @@ impl RankRecording {
 pub struct RunRecording {
     /// The ranks; never empty.
     pub ranks: Vec<RankRecording>,
-    /// Recordings of which nothing could be read, beside others that could.
-    pub unreadable: Vec<ReadRunError>,
+    /// Why nothing could be read of other recordings of the run.
+    pub unreadable: Vec<ReadError>,
 }
 
 impl RunRecording {
     /// The run, to be reported.
     pub fn run(&self) -> Run<'_> {
-        Run { ranks: self.ranks.iter().map(RankRecording::rank).collect() }
+        Run { ranks: self.ranks.iter().map(RankRecording::rank).collect(), unreadable: &self.unreadable }
     }
-}
-
-/// The recordings of a run, by rank. `path` is a run directory or one recording.
-pub fn rank_files(path: &Path) -> Result<Vec<PathBuf>, ReadRunError> {
-    let io = |source: std::io::Error| match source.kind() {
-        ErrorKind::NotFound => ReadRunError::Missing(path.into()),
-        _ => ReadRunError::Io { source, path: path.into() },
-    };
-    if !std::fs::metadata(path).map_err(io)?.is_dir() {
-        return Ok(vec![path.into()]);
-    }
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(io)? {
-        let file = entry.map_err(io)?.path();
-        if let Some(rank) = rank_of(&file) {
-            files.push((rank, file));
-        }
-    }
-    files.sort();
-    if files.is_empty() {
-        return Err(ReadRunError::NoRecording(path.into()));
-    }
-    Ok(files.into_iter().map(|(_, file)| file).collect())
-}
-
-fn rank_of(file: &Path) -> Option<u32> {
-    file.file_name()?.to_str()?.strip_prefix("rank-")?.strip_suffix(".amprec")?.parse().ok()
 }
 
 /// Reads a run: a directory with one recording per rank, or one recording.
 ///
-/// `progress` is told after every piece how far reading has come. A damaged recording is read up to its damage.
+/// `progress` is told again and again how far reading has come. A damaged recording is read as far as it can be.
 ///
 /// # Errors
-/// Where nothing of any recording could be read.
-pub fn read_run(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<RunRecording, ReadRunError> {
+/// Where nothing of any recording could be read. An empty file is a recording, of nothing.
+pub fn read_run(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<RunRecording, ReadError> {
     let files = rank_files(path)?;
-    let total_bytes = files.iter().filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum();
-    let mut done = 0;
+    let size = |file: &PathBuf| file.metadata().map_or(0, |meta| meta.len());
+    let total_bytes = files.iter().map(size).sum();
     let mut run = RunRecording { ranks: Vec::new(), unreadable: Vec::new() };
+    let mut before = 0;
     for file in files {
-        let mut advance = |n: u64| {
-            done += n;
-            progress(Progress { read_bytes: done, total_bytes });
-        };
-        match read_rank(file, &mut advance) {
+        let bytes = size(&file);
+        match read_rank(file, &mut |read| progress(Progress { read_bytes: before + read, total_bytes })) {
             Ok(rank) => run.ranks.push(rank),
             Err(error) => run.unreadable.push(error),
         }
+        before += bytes;
     }
-    match run.unreadable.is_empty() || !run.ranks.is_empty() {
-        true => Ok(run),
-        false => Err(run.unreadable.swap_remove(0)),
-    }
-}
-
-/// Bytes read at once.
-const PIECE: usize = 1 << 20;
-
-fn read_rank(path: PathBuf, advance: &mut dyn FnMut(u64)) -> Result<RankRecording, ReadRunError> {
-    match decode(&path, advance) {
-        Ok((diagnosis, damage)) if diagnosis.aggregate().run.is_some() => Ok(RankRecording { path, damage, diagnosis }),
-        Ok((_, damage)) => {
-            let what = damage.map_or_else(|| "the file is empty: its run never began to record".into(), |d| d.what);
-            Err(ReadRunError::NotARecording { what, path })
-        }
-        Err(source) => Err(ReadRunError::Io { source, path }),
+    match run.ranks.is_empty() {
+        true => Err(run.unreadable.swap_remove(0)),
+        false => Ok(run),
     }
 }
 
-fn decode(path: &Path, advance: &mut dyn FnMut(u64)) -> std::io::Result<(Diagnosis, Option<Damage>)> {
-    let mut file = File::open(path)?;
-    let mut piece = vec![0; PIECE];
+/// Reads one recording. An error behind its first record ends it there; before, there is nothing to keep.
+fn read_rank(path: PathBuf, progress: &mut dyn FnMut(u64)) -> Result<RankRecording, ReadError> {
+    let mut records = Records::open(&path)?;
     let mut diagnosis = Diagnosis::new();
-    let mut decoder = Decoder {};
-    loop {
-        let n = match file.read(&mut piece) {
-            Ok(0) => return Ok((diagnosis, None)),
-            Ok(n) => n,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        decoder.push(&piece[..n]);
-        loop {
-            match decoder.next_record() {
-                Ok(Some(record)) => diagnosis.apply(record),
-                Ok(None) => break,
-                Err(error) => {
-                    let damage = Damage { what: error.to_string(), read_bytes: 0, unread_bytes: 0 };
-                    return Ok((diagnosis, Some(damage)));
-                }
-            }
+    let mut stopped = None;
+    let mut told = 0;
+    while let Some(record) = records.next() {
+        match record {
+            Ok(record) => diagnosis.apply(record),
+            Err(error) if diagnosis.aggregate().run.is_none() => return Err(error),
+            Err(error) => stopped = Some(error),
         }
-        advance(n as u64);
+        if records.bytes_read() > told {
+            told = records.bytes_read();
+            progress(told);
+        }
     }
+    Ok(RankRecording { path, integrity: records.integrity().clone(), stopped, diagnosis })
 }

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use super::Damage;
 use crate::aggregate::Aggregate;
 use crate::observation::EndReason;
+use crate::recording::{Integrity, ReadError};
 use crate::rules::{Diagnosis, Doubt, Finding, Health, Severity};
 
 /// One rank of a run: what its recording held and what the rules said of it.
@@ -12,8 +12,10 @@ use crate::rules::{Diagnosis, Doubt, Finding, Health, Severity};
 pub struct Rank<'a> {
     /// File name of the recording: `rank-0.amprec`; empty for a diagnosis that comes from no file.
     pub file: &'a str,
-    /// What was wrong with the file; everything before that place was read.
-    pub damage: Option<&'a Damage>,
+    /// How much of the recording was there to be read; `None` for a diagnosis that comes from no file.
+    pub integrity: Option<&'a Integrity>,
+    /// Why reading stopped before the end of the file.
+    pub stopped: Option<&'a ReadError>,
     /// What is known of the rank.
     pub aggregate: &'a Aggregate,
     /// What was found, gravest first.
@@ -29,7 +31,8 @@ impl<'a> Rank<'a> {
     pub fn of(diagnosis: &'a Diagnosis) -> Self {
         Self {
             file: "",
-            damage: None,
+            integrity: None,
+            stopped: None,
             aggregate: diagnosis.aggregate(),
             findings: diagnosis.findings(),
             doubts: diagnosis.doubts(),
@@ -80,18 +83,26 @@ pub struct Counts {
 pub struct Run<'a> {
     /// The ranks; never empty where a run was read.
     pub ranks: Vec<Rank<'a>>,
+    /// Recordings of which nothing could be read, and why.
+    pub unreadable: &'a [ReadError],
 }
 
 impl<'a> Run<'a> {
-    /// A run of one rank.
-    pub fn single(rank: Rank<'a>) -> Self {
-        Self { ranks: vec![rank] }
+    /// A run of which nothing was recorded.
+    pub fn empty() -> Self {
+        Self { ranks: Vec::new(), unreadable: &[] }
     }
 
-    /// The gravest verdict of all ranks: findings, else unknown, else healthy. A run without ranks is unknown.
+    /// A run of one rank.
+    pub fn single(rank: Rank<'a>) -> Self {
+        Self { ranks: vec![rank], unreadable: &[] }
+    }
+
+    /// The gravest verdict of all ranks: findings, else unknown, else healthy. A run without ranks is unknown, and so is a rank
+    /// that could not be read.
     pub fn health(&self) -> Health {
         let any = |health| self.ranks.iter().any(|rank| rank.health == health);
-        match (any(Health::Findings), any(Health::Unknown) || self.ranks.is_empty()) {
+        match (any(Health::Findings), any(Health::Unknown) || self.ranks.is_empty() || !self.unreadable.is_empty()) {
             (true, _) => Health::Findings,
             (false, true) => Health::Unknown,
             (false, false) => Health::Healthy,
@@ -120,12 +131,12 @@ impl<'a> Run<'a> {
 
     /// Whether every rank ended in order.
     pub fn ended_in_order(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.iter().all(Rank::ended_in_order)
+        !self.ranks.is_empty() && self.unreadable.is_empty() && self.ranks.iter().all(Rank::ended_in_order)
     }
 
     /// Whether a finding must name its rank.
     pub fn is_distributed(&self) -> bool {
-        self.ranks.len() > 1
+        self.ranks.len() + self.unreadable.len() > 1
     }
 
     fn attributed<T>(&self, of: impl Fn(&Rank<'a>) -> &'a [T]) -> Vec<Attributed<'a, T>> {
@@ -141,21 +152,30 @@ mod tests {
     use super::*;
 
     fn rank(aggregate: &Aggregate, health: Health) -> Rank<'_> {
-        Rank { file: "", damage: None, aggregate, findings: &[], doubts: &[], health }
+        Rank { file: "", integrity: None, stopped: None, aggregate, findings: &[], doubts: &[], health }
     }
 
     #[test]
     fn the_verdict_on_a_run_is_that_of_its_gravest_rank() {
         let aggregate = Aggregate::default();
-        let verdict =
-            |all: &[Health]| Run { ranks: all.iter().map(|&health| rank(&aggregate, health)).collect() }.health();
+        let verdict = |all: &[Health]| {
+            Run { ranks: all.iter().map(|&health| rank(&aggregate, health)).collect(), unreadable: &[] }.health()
+        };
         assert_eq!(verdict(&[Health::Healthy, Health::Healthy]), Health::Healthy);
         assert_eq!(verdict(&[Health::Healthy, Health::Unknown]), Health::Unknown);
         assert_eq!(verdict(&[Health::Unknown, Health::Findings, Health::Healthy]), Health::Findings);
     }
 
     #[test]
+    fn a_rank_that_could_not_be_read_is_not_called_healthy() {
+        let aggregate = Aggregate::default();
+        let unreadable = [ReadError::Missing { path: "rank-1.amprec".into() }];
+        let run = Run { unreadable: &unreadable, ..Run::single(rank(&aggregate, Health::Healthy)) };
+        assert_eq!(run.health(), Health::Unknown);
+    }
+
+    #[test]
     fn a_run_without_ranks_is_not_called_healthy() {
-        assert_eq!(Run { ranks: Vec::new() }.health(), Health::Unknown);
+        assert_eq!(Run::empty().health(), Health::Unknown);
     }
 }

@@ -1,6 +1,6 @@
 //! The report for people: what ran, what was found, and the verdict last, where a terminal leaves the eye.
 
-use super::number::{percent, readable};
+use super::number::{bytes, percent, readable};
 use super::{Attributed, Counts, Layout, Rank, Run};
 use crate::rules::{Doubt, Evidence, Finding, Health, Value};
 
@@ -9,6 +9,9 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
     let mut out = String::new();
     for rank in &run.ranks {
         out.push_str(&header(rank, layout));
+    }
+    for error in run.unreadable {
+        out.push_str(&layout.wrap("a rank that could not be read: ", "  ", &error.to_string()));
     }
     for finding in run.findings() {
         out.push('\n');
@@ -72,8 +75,12 @@ fn endings(rank: &Rank<'_>) -> Vec<String> {
         Some(Detached) => lines.push("The probe failed and detached itself; what came after was not observed.".into()),
         None => lines.push("The run has not ended in order: it still runs, or it was killed.".into()),
     }
-    if let Some(damage) = rank.damage {
-        lines.push(format!("Of {}, not all could be read: {}", rank.file, damage.what));
+    if let Some(integrity) = rank.integrity.filter(|integrity| integrity.damage_count > 0) {
+        let (places, bytes) = (counted(integrity.damage_count, "place"), bytes(integrity.damaged_bytes));
+        lines.push(format!("{} is damaged in {places}; {bytes} of it were left out.", rank.file));
+    }
+    if let Some(error) = rank.stopped {
+        lines.push(format!("It was read in part only: {error}"));
     }
     lines
 }
@@ -171,14 +178,16 @@ fn counted(n: u64, what: &str) -> String {
 
 /// Why nothing can be said, and what to do so that it can.
 fn unknown(run: &Run<'_>) -> String {
-    let steps: u64 = run.ranks.iter().map(|rank| rank.aggregate.instrument.steps).sum();
-    let why = match (run.ranks.iter().any(|rank| rank.aggregate.instrument.full_steps > 0), steps) {
-        (true, _) => "a rank was not observed closely enough. Look at the ranks with no scanned steps above.",
-        (false, 0) => "no step was recorded. `doctor.step(&loss)` must be called once per training step.",
-        (false, _) => {
-            "steps were recorded, but no tensor was scanned. Set the sampling to every step \
-             (`Doctor::builder().every(1)`), or let the run go on longer."
-        }
+    let instruments = || run.ranks.iter().map(|rank| &rank.aggregate.instrument);
+    let why = if !run.unreadable.is_empty() {
+        "a rank could not be read; see above."
+    } else if instruments().all(|instrument| instrument.steps == 0) {
+        "no step was recorded. `doctor.step(&loss)` must be called once per training step."
+    } else if instruments().any(|instrument| instrument.full_steps == 0) {
+        "steps were recorded, but no tensor was scanned. Set the sampling to every step \
+         (`Doctor::builder().every(1)`), or let the run go on longer."
+    } else {
+        "not enough was observed; see above."
     };
     format!("could not tell: {why}")
 }

@@ -20,6 +20,8 @@ pub(super) struct Document<'a> {
     findings: Vec<FindingDocument<'a>>,
     doubts: Vec<DoubtDocument<'a>>,
     ranks: Vec<RankDocument<'a>>,
+    /// Recordings of which nothing could be read.
+    unreadable: Vec<String>,
 }
 
 /// What all ranks share; null or empty where no recording got so far.
@@ -80,6 +82,7 @@ impl<'a> Document<'a> {
             findings: run.findings().iter().map(FindingDocument::of).collect(),
             doubts: run.doubts().iter().map(DoubtDocument::of).collect(),
             ranks: run.ranks.iter().map(RankDocument::of).collect(),
+            unreadable: run.unreadable.iter().map(ToString::to_string).collect(),
         }
     }
 }

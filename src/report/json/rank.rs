@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
+use super::super::Rank;
 use super::super::number::Number;
-use super::super::{Damage, Rank};
 use crate::aggregate::{Aggregate, Instrument, ScalerSummary, SiteSummary, Timeline};
 use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
+use crate::recording::Damage;
 
 #[derive(Serialize)]
 pub(super) struct RankDocument<'a> {
@@ -32,14 +33,23 @@ struct RecordingDocument<'a> {
     file: &'a str,
     /// `finished`, `dropped`, `panicked`, `detached`; `cut` where the recording has no end.
     end: &'static str,
-    damage: Option<DamageDocument<'a>>,
+    records: u64,
+    /// Of kinds that only a later ampdoctor knows.
+    unknown_records: u64,
+    /// Of a record that is not whole, at the end of the file.
+    tail_bytes: u64,
+    damaged_bytes: u64,
+    damage_count: u64,
+    damage: Vec<DamageDocument>,
+    /// Why reading stopped before the end of the file.
+    stopped: Option<String>,
 }
 
 #[derive(Serialize)]
-struct DamageDocument<'a> {
-    what: &'a str,
-    read_bytes: u64,
-    unread_bytes: u64,
+struct DamageDocument {
+    offset: u64,
+    bytes: u64,
+    what: String,
 }
 
 #[derive(Serialize)]
@@ -176,13 +186,24 @@ impl<'a> RecordingDocument<'a> {
             Some(EndReason::Detached) => "detached",
             None => "cut",
         };
-        Self { file: rank.file, end, damage: rank.damage.map(DamageDocument::of) }
+        let integrity = rank.integrity.cloned().unwrap_or_default();
+        Self {
+            file: rank.file,
+            end,
+            records: integrity.records,
+            unknown_records: integrity.unknown_records,
+            tail_bytes: integrity.tail_bytes,
+            damaged_bytes: integrity.damaged_bytes,
+            damage_count: integrity.damage_count,
+            damage: integrity.damage().iter().map(DamageDocument::of).collect(),
+            stopped: rank.stopped.map(ToString::to_string),
+        }
     }
 }
 
-impl<'a> DamageDocument<'a> {
-    fn of(damage: &'a Damage) -> Self {
-        Self { what: &damage.what, read_bytes: damage.read_bytes, unread_bytes: damage.unread_bytes }
+impl DamageDocument {
+    fn of(damage: &Damage) -> Self {
+        Self { offset: damage.offset, bytes: damage.bytes, what: damage.what.to_string() }
     }
 }
 

@@ -10,9 +10,10 @@ fn a_finding_says_where_since_when_why_and_what_to_change() {
 
 #[test]
 fn ranks_are_named_where_there_are_several() {
-    let report = text(&Fixture::sick().two_ranks(), &Layout::default());
+    let report = text(&Fixture::sick().three_ranks(), &Layout::default());
     assert_eq!(report.matches(", on rank 0").count(), 6);
-    assert!(report.contains("Of rank-0.amprec, not all could be read: a record is damaged"), "{report}");
+    assert!(report.contains("rank-0.amprec is damaged in 1 place"), "{report}");
+    assert!(report.contains("the disk is broken): rank-2.amprec"), "{report}");
     assert!(report.contains("findings: 2 errors, 2 warnings, 2 worth knowing"), "{report}");
 }
 
@@ -39,7 +40,8 @@ fn colours_change_nothing_but_colours() {
 fn quiet(records: &[Record], health: Health) -> String {
     let mut aggregate = Aggregate::default();
     records.iter().cloned().for_each(|record| aggregate.apply(record));
-    let rank = Rank { file: "", damage: None, aggregate: &aggregate, findings: &[], doubts: &[], health };
+    let rank =
+        Rank { file: "", integrity: None, stopped: None, aggregate: &aggregate, findings: &[], doubts: &[], health };
     text(&Run::single(rank), &Layout::default())
 }
 

@@ -10,20 +10,23 @@ mod names;
 mod optimizer;
 mod policy;
 mod state;
+mod step;
+mod tensors;
 mod unscale;
 
 use std::sync::{Arc, Mutex};
 
 use ampdoctor::observation::{ScalerConfig, ScalerEvent};
-use tch::{Device, Kind, Tensor, nn};
+use tch::{Kind, Tensor, nn};
 
 pub use builder::GradScalerBuilder;
 pub use error::ScalerError;
 pub use optimizer::AmpOptimizer;
 
 use crate::events;
-use optimizer::{Optimizers, Stage};
+use optimizer::Optimizers;
 use policy::{Policy, ScaleState};
+use tensors::ScaleTensors;
 
 /// Whether an optimizer step changed the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +93,6 @@ pub struct GradScaler {
     announced: Option<u64>,
 }
 
-/// A scale as ATen's operators see it.
-#[derive(Debug)]
-struct ScaleTensors {
-    scale: Tensor,
-    growth_tracker: Tensor,
-}
-
 impl Default for GradScaler {
     /// PyTorch's defaults: scale 65536, growth 2 after 2000 clean steps, backoff 0.5.
     fn default() -> Self {
@@ -149,7 +145,9 @@ impl GradScaler {
             Kind::Float | Kind::Double => loss.shallow_clone(),
             other => return Err(ScalerError::LossKind(other)),
         };
-        self.make_tensors(loss.device())?;
+        if self.tensors.is_none() {
+            self.tensors = Some(ScaleTensors::new(self.state, loss.device())?);
+        }
         self.announce();
         let scale = f64::from(self.state.scale);
         let scaled = loss.f_mul_scalar(scale)?;
@@ -168,87 +166,6 @@ impl GradScaler {
     /// [`backward`](Self::backward) that returns its error.
     pub fn f_backward(&mut self, loss: &Tensor) -> Result<(), ScalerError> {
         Ok(self.f_scale(loss)?.f_backward()?)
-    }
-
-    /// Divides the gradients of an optimizer by the scale, in place, and checks that all are finite, before and after.
-    ///
-    /// Needed only where gradients are clipped or looked at before `step`, which otherwise does it. Once per optimizer and step, after
-    /// the last micro-batch of an accumulation. Parameters without a gradient are skipped; of a sparse gradient the values are divided.
-    pub fn unscale<O: AmpOptimizer + ?Sized>(&mut self, optimizer: &mut O) -> Result<(), ScalerError> {
-        if !self.enabled {
-            return Ok(());
-        }
-        self.require_scaled("unscale")?;
-        let parameters = optimizer.parameters();
-        let number = self.optimizers.number(&parameters);
-        match self.optimizers.in_flight(number).map(|optimizer| optimizer.stage) {
-            None => self.unscale_parameters(number, parameters),
-            Some(Stage::Unscaled) => Err(ScalerError::AlreadyUnscaled { optimizer: number }),
-            Some(Stage::Stepped) => Err(ScalerError::UnscaledAfterStep { optimizer: number }),
-        }
-    }
-
-    /// Steps the optimizer if its gradients are finite, and leaves it alone if not; unscales them first where `unscale` has not.
-    pub fn step<O: AmpOptimizer + ?Sized>(&mut self, optimizer: &mut O) -> Result<StepOutcome, ScalerError> {
-        if !self.enabled {
-            optimizer.apply();
-            return Ok(StepOutcome::Applied);
-        }
-        self.require_scaled("step")?;
-        let parameters = optimizer.parameters();
-        let number = self.optimizers.number(&parameters);
-        match self.optimizers.in_flight(number).map(|optimizer| optimizer.stage) {
-            None => self.unscale_parameters(number, parameters)?,
-            Some(Stage::Unscaled) => {}
-            Some(Stage::Stepped) => return Err(ScalerError::AlreadyStepped { optimizer: number }),
-        }
-        let found_inf = self.optimizers.in_flight(number).and_then(|optimizer| optimizer.found_inf);
-        let Some(found_inf) = found_inf else {
-            let parameters = names::list(&self.names, &optimizer.parameters());
-            return Err(ScalerError::NoGradients { optimizer: number, parameters });
-        };
-        if !found_inf {
-            optimizer.apply();
-        }
-        self.optimizers.stepped(number);
-        events::emit(ScalerEvent::Stepped { optimizer: number, applied: !found_inf });
-        Ok(if found_inf { StepOutcome::Skipped } else { StepOutcome::Applied })
-    }
-
-    /// Moves the scale by what the checks of this step have found, and makes every optimizer ready for the next one.
-    pub fn update(&mut self) -> Result<(), ScalerError> {
-        if !self.enabled {
-            return Ok(());
-        }
-        self.require_scaled("update")?;
-        let found_inf = self.optimizers.found_inf().ok_or(ScalerError::NothingChecked)?;
-        let next = self.policy.next(self.state, found_inf);
-        let aten = if found_inf && self.policy.holds(self.state) {
-            self.state
-        } else {
-            self.update_tensors(found_inf)?;
-            self.policy.aten(self.state, found_inf)
-        };
-        if (aten.scale, aten.growth_tracker) != (next.scale, next.growth_tracker) {
-            self.write_tensors(next)?;
-        }
-        self.finish_update(next);
-        Ok(())
-    }
-
-    /// Sets the scale, whatever was found, and makes every optimizer ready for the next step; the growth tracker stays, as in PyTorch.
-    ///
-    /// A scale outside of floor and ceiling is brought to the nearer one.
-    pub fn update_to(&mut self, new_scale: f64) -> Result<(), ScalerError> {
-        if !self.enabled {
-            return Ok(());
-        }
-        self.require_scaled("update")?;
-        let scale = self.policy.bounded(builder::valid_scale("new_scale", new_scale)?);
-        let next = ScaleState { scale, ..self.state };
-        self.write_tensors(next)?;
-        self.finish_update(next);
-        Ok(())
     }
 
     /// The scale in force; the initial one before the first loss was scaled, 1 for a disabled scaler.
@@ -328,85 +245,11 @@ impl GradScaler {
         }
     }
 
-    fn require_scaled(&self, call: &'static str) -> Result<(), ScalerError> {
-        if self.tensors.is_some() { Ok(()) } else { Err(ScalerError::NothingScaled { call }) }
-    }
-
-    fn unscale_parameters(&mut self, number: u32, parameters: Vec<Tensor>) -> Result<(), ScalerError> {
-        let with_gradient: Vec<(&Tensor, Tensor)> = parameters
-            .iter()
-            .map(|parameter| (parameter, parameter.grad()))
-            .filter(|(_, gradient)| gradient.defined())
-            .collect();
-        let half = with_gradient.iter().filter(|(_, gradient)| gradient.kind() == Kind::Half);
-        let half: Vec<&Tensor> = half.map(|(parameter, _)| *parameter).collect();
-        if !half.is_empty() {
-            return Err(ScalerError::HalfGradients { parameters: names::list(&self.names, &half) });
-        }
-        let gradients = with_gradient.into_iter().map(|(_, gradient)| unscale::values(gradient));
-        let gradients = gradients.collect::<Result<Vec<Tensor>, _>>()?;
-        let found_inf = if gradients.is_empty() { None } else { Some(self.unscale_gradients(&gradients)?) };
-        self.optimizers.unscaled(number, found_inf, parameters);
-        if let Some(found_inf) = found_inf {
-            let scale = f64::from(self.state.scale);
-            events::emit(ScalerEvent::Unscaled { optimizer: number, scale, found_inf });
-        }
-        Ok(())
-    }
-
-    fn unscale_gradients(&self, gradients: &[Tensor]) -> Result<bool, ScalerError> {
-        events::as_scaler(|| tch::no_grad(|| unscale::unscale(gradients, self.state.scale)))
-    }
-
-    /// Ends the step: the scale as decided, every optimizer ready, the listeners told.
-    fn finish_update(&mut self, next: ScaleState) {
-        let (from, to) = (f64::from(self.state.scale), f64::from(next.scale));
-        self.state = next;
-        self.optimizers.reset();
-        self.announce();
-        events::emit(ScalerEvent::Updated { from, to, growth_tracker: next.growth_tracker });
-    }
-
-    fn make_tensors(&mut self, device: Device) -> Result<(), ScalerError> {
-        if self.tensors.is_none() {
-            self.tensors = Some(ScaleTensors {
-                scale: Tensor::f_full([1], f64::from(self.state.scale), (Kind::Float, device))?,
-                growth_tracker: Tensor::f_full([1], self.state.growth_tracker as i64, (Kind::Int, device))?,
-            });
-        }
-        Ok(())
-    }
-
-    /// Lets ATen move the tensors' scale, as every scaler does: whoever observes operators sees it.
-    fn update_tensors(&mut self, found_inf: bool) -> Result<(), ScalerError> {
-        let Some(tensors) = &mut self.tensors else { return Ok(()) };
-        let device = tensors.scale.device();
-        let found_inf = Tensor::f_full([1], f64::from(u8::from(found_inf)), (Kind::Float, device))?;
-        let Policy { growth_factor, backoff_factor, growth_interval, .. } = self.policy;
-        let _ = events::as_scaler(|| {
-            tensors.scale.f_internal_amp_update_scale_(
-                &tensors.growth_tracker,
-                &found_inf,
-                growth_factor,
-                backoff_factor,
-                growth_interval as i64,
-            )
-        })?;
-        Ok(())
-    }
-
-    /// Gives the tensors a state that ATen's operator would not have come to.
-    fn write_tensors(&mut self, state: ScaleState) -> Result<(), ScalerError> {
-        if let Some(tensors) = &mut self.tensors {
-            let _ = tensors.scale.f_fill_(f64::from(state.scale))?;
-            let _ = tensors.growth_tracker.f_fill_(state.growth_tracker as i64)?;
-        }
-        Ok(())
-    }
-
     /// Sets the state outside of an update.
     fn set_state(&mut self, state: ScaleState) -> Result<(), ScalerError> {
-        self.write_tensors(state)?;
+        if let Some(tensors) = &mut self.tensors {
+            tensors.write(state)?;
+        }
         self.state = state;
         Ok(())
     }

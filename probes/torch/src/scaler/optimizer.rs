@@ -40,11 +40,10 @@ pub(super) enum Stage {
 pub(super) struct InFlight {
     pub number: u32,
     pub stage: Stage,
-    /// Whether a gradient was not finite; `None` where no parameter had one.
-    pub found_inf: Option<bool>,
+    /// Whether a gradient was not finite.
+    pub found_inf: bool,
     /// Held until the update, so that no other optimizer's parameters can take their addresses.
-    #[allow(dead_code)]
-    pub parameters: Vec<Tensor>,
+    pub _parameters: Vec<Tensor>,
 }
 
 /// The optimizers that one scaler has met.
@@ -71,8 +70,8 @@ impl Optimizers {
         self.in_flight.iter().find(|optimizer| optimizer.number == number)
     }
 
-    pub(super) fn unscaled(&mut self, number: u32, found_inf: Option<bool>, parameters: Vec<Tensor>) {
-        self.in_flight.push(InFlight { number, stage: Stage::Unscaled, found_inf, parameters });
+    pub(super) fn unscaled(&mut self, number: u32, found_inf: bool, parameters: Vec<Tensor>) {
+        self.in_flight.push(InFlight { number, stage: Stage::Unscaled, found_inf, _parameters: parameters });
     }
 
     pub(super) fn stepped(&mut self, number: u32) {
@@ -83,7 +82,7 @@ impl Optimizers {
 
     /// Whether a gradient of any optimizer was not finite; `None` where none was checked.
     pub(super) fn found_inf(&self) -> Option<bool> {
-        self.in_flight.iter().filter_map(|optimizer| optimizer.found_inf).reduce(|a, b| a || b)
+        self.in_flight.iter().map(|optimizer| optimizer.found_inf).reduce(|a, b| a || b)
     }
 
     /// Makes every optimizer ready again.
@@ -112,11 +111,11 @@ mod tests {
     #[test]
     fn an_optimizer_keeps_its_number_when_its_model_grows_is_cast_or_frozen() {
         let mut vs = nn::VarStore::new(Device::Cpu);
-        vs.root().zeros("a", &[2]);
+        let _a = vs.root().zeros("a", &[2]);
         let optimizer = nn::Sgd::default().build(&vs, 0.1).unwrap();
         let mut optimizers = Optimizers::default();
         assert_eq!(optimizers.number(&optimizer.parameters()), 0);
-        vs.root().zeros("b", &[2]);
+        let _b = vs.root().zeros("b", &[2]);
         vs.half();
         vs.freeze();
         assert_eq!(vs.trainable_variables()[0].kind(), Kind::Half);

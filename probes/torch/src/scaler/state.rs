@@ -71,6 +71,7 @@ impl GradScaler {
             growth_tracker: saved.growth_tracker.min(self.policy.growth_interval - 1),
             bad_steps: saved.bad_steps.min(self.policy.hysteresis),
         })?;
+        self.init_scale = self.state.scale;
         self.announced = None;
         Ok(())
     }

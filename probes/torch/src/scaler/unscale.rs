@@ -19,7 +19,7 @@ pub(super) fn unscale(gradients: &[Tensor], scale: f32) -> Result<bool, ScalerEr
         multiply_and_check(group, found_inf, inverse)?;
         // The operator looks before it multiplies. A factor of at most 1 cannot make an infinity of a finite gradient; a larger one
         // can, and then 1 as the factor makes it look once more and change nothing.
-        if !(inverse <= 1.0) {
+        if inverse > 1.0 {
             multiply_and_check(group, found_inf, 1.0)?;
         }
     }
@@ -78,4 +78,35 @@ fn multiply_and_check(gradients: &[&Tensor], found_inf: &mut Tensor, factor: f32
         ampdoctor_unscale(handles.as_ptr(), handles.len(), found_inf.as_mut_ptr().cast(), factor.as_ptr().cast())
     };
     Ok(shim::check(code)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_libtorch_refuses_comes_back_as_an_error_without_its_stack_trace() {
+        tch::set_num_threads(1);
+        let error = unscale(&[Tensor::from_slice(&[1i64, 2])], 2.0).unwrap_err().to_string();
+        assert!(error.starts_with("LibTorch refused: ") && error.contains("Long"), "{error}");
+        assert!(!error.contains("frame #"), "{error}");
+    }
+
+    #[test]
+    fn every_fp32_magnitude_is_checked_before_and_after() {
+        tch::set_num_threads(1);
+        for exponent in -149..=127 {
+            for scale_exponent in [-149, -140, -126, -1, 0, 1, 126, 127] {
+                let (value, scale) = (2f64.powi(exponent) as f32, 2f64.powi(scale_exponent) as f32);
+                let gradient = Tensor::from_slice(&[value, 0.0]);
+                let found = unscale(&[gradient.shallow_clone()], scale).unwrap();
+                let expected = [value * (1.0 / scale), 0.0 * (1.0 / scale)];
+                let whole = expected.iter().all(|value| value.is_finite());
+                assert_eq!(found, !whole, "2^{exponent} / 2^{scale_exponent}");
+                if whole {
+                    assert_eq!(Vec::<f32>::try_from(&gradient).unwrap(), expected, "2^{exponent} / 2^{scale_exponent}");
+                }
+            }
+        }
+    }
 }

@@ -46,6 +46,7 @@ pub struct Recorder {
     last_step: u64,
     /// The process that has the writer's thread: a forked child has not.
     pid: u32,
+    patience: Duration,
 }
 
 impl Recorder {
@@ -88,6 +89,7 @@ impl Recorder {
             dropped: 0,
             last_step: 0,
             pid: std::process::id(),
+            patience: PATIENCE,
         })
     }
 
@@ -184,7 +186,7 @@ impl Recorder {
 
     fn count_dropped(&mut self) {
         self.dropped += 1;
-        if self.dropped == 1 {
+        if self.dropped == 1 && self.failure().is_none() {
             let text = "The recorder's queue was full and this step was dropped, perhaps with later ones: the disk is too slow \
                         for this sampling. Observe fewer steps, or record to a faster disk.";
             // It waits for the next step that is accepted; the queue is full now.
@@ -203,8 +205,8 @@ impl Recorder {
         let last = self.last_records(reason);
         *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
         drop(queue);
-        if self.done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            return Err(WriteError::Stuck { seconds: PATIENCE.as_secs(), path: self.path.clone() });
+        if self.done.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
+            return Err(WriteError::Stuck { seconds: self.patience.as_secs(), path: self.path.clone() });
         }
         if self.writer.take().is_some_and(|thread| thread.join().is_err()) {
             return Err(WriteError::Panicked { path: self.path.clone() });
@@ -243,3 +245,6 @@ fn memory(step: &Step) -> usize {
         + step.metrics.len() * size_of::<(String, f64)>()
         + names
 }
+
+#[cfg(test)]
+mod tests;

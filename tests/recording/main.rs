@@ -4,6 +4,7 @@ mod damage;
 mod follow;
 mod killed;
 mod open;
+mod python;
 mod round_trip;
 mod sample;
 mod write;

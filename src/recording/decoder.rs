@@ -12,6 +12,9 @@ use crate::observation::Record;
 /// parameter of the model, and may take a megabyte.
 const PATIENCE: u64 = 16 << 20;
 
+/// Damage at the end of a growing file is looked at again up to this many bytes.
+const REWIND: u64 = 1 << 20;
+
 /// Push-based decoder: bytes in, records out, in bounded memory (one frame and what was pushed last).
 ///
 /// ```text
@@ -34,6 +37,8 @@ pub struct Decoder {
     /// Offset in the recording of `buffer[done]`.
     offset: u64,
     searching: Option<Search>,
+    /// The first bytes are no header, and no hole either.
+    foreign_start: bool,
     sites: Sites,
     undefined: HashSet<u32>,
     integrity: Integrity,
@@ -72,6 +77,7 @@ impl Decoder {
             }
             let Some(header) = self.pending().first_chunk() else { break };
             let Some(length) = frame::payload_length(*header) else {
+                self.foreign_start |= self.offset == 0 && *header != [0; HEADER];
                 self.begin_search(Flaw::Header);
                 continue;
             };
@@ -115,6 +121,26 @@ impl Decoder {
             }
             None => Ok(false),
         }
+    }
+
+    /// Goes back to the start of damage that reaches to the end of what was pushed, and forgets the bytes from there on: the
+    /// offset to push again from. On a network disk a reader can see a growing file's size before its bytes, and zeros in their
+    /// place; a later look finds the frame. `None` when there is no such damage, or so much that reading it again costs too much.
+    pub(super) fn rewind(&mut self) -> Option<u64> {
+        let Search { from, what } = self.searching.take()?;
+        if self.offset - from > REWIND {
+            self.searching = Some(Search { from, what });
+            return None;
+        }
+        self.buffer.clear();
+        self.done = 0;
+        self.offset = from;
+        Some(from)
+    }
+
+    /// What to say of bytes that begin like no recording and have none in them so far.
+    pub(super) fn foreign(&self) -> Option<DecodeError> {
+        (self.foreign_start && self.integrity.records == 0).then(|| not_ours("it does not begin with a frame"))
     }
 
     /// How the recording looks so far: its end, its damage, what is left over.

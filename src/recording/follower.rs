@@ -1,7 +1,7 @@
 //! A recording that is still being written, or not even there yet.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::reader::refused;
@@ -104,7 +104,7 @@ impl Open {
                 return Ok(Some(record));
             }
             match self.file.read(chunk) {
-                Ok(0) => return Ok(None),
+                Ok(0) => return self.at_end().map(|()| None),
                 Ok(n) => {
                     self.read += n as u64;
                     self.decoder.push(chunk.get(..n).unwrap_or_default());
@@ -112,6 +112,18 @@ impl Open {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(ReadError::Io { source, path: self.path.clone() }),
             }
+        }
+    }
+
+    /// There is nothing more to read now. What seems damaged may be bytes that the file system has not brought yet.
+    fn at_end(&mut self) -> Result<(), ReadError> {
+        if let Some(offset) = self.decoder.rewind() {
+            let sought = self.file.seek(SeekFrom::Start(offset));
+            self.read = sought.map_err(|source| ReadError::Io { source, path: self.path.clone() })?;
+        }
+        match self.decoder.foreign() {
+            Some(source) => Err(ReadError::Content { source, path: self.path.clone() }),
+            None => Ok(()),
         }
     }
 

@@ -105,11 +105,48 @@ fn a_recording_that_vanishes_keeps_what_was_read() {
 fn a_foreign_file_is_refused_until_a_recording_takes_its_place() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = recording_path(dir.path(), 0);
-    fs::write(&path, vec![b'x'; 17 << 20]).expect("written");
+    fs::write(&path, "epoch 1, loss 2.5\n").expect("written");
     let mut follower = Follower::new(&path);
     assert!(matches!(follower.poll(), Err(ReadError::Content { .. })));
     assert!(matches!(follower.poll(), Err(ReadError::Content { .. })));
     fs::remove_file(&path).expect("removed");
     append(&path, &encode(&records()).0);
     assert_eq!(all_news(&mut follower)[0], News::Restarted);
+}
+
+#[cfg(unix)]
+#[test]
+fn bytes_that_a_network_disk_shows_as_zeros_first_are_read_when_they_come() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = recording_path(dir.path(), 0);
+    let (bytes, ends) = encode(&records());
+    for (from, to) in [(0, ends[0]), (ends[2], ends[4]), (ends[2] + 30, ends[3])] {
+        let mut holed = bytes.clone();
+        holed[from..to].fill(0);
+        holed.truncate(to);
+        fs::write(&path, &holed).expect("written");
+        let mut follower = Follower::new(&path);
+        let mut got = all_news(&mut follower);
+        assert_eq!(all_news(&mut follower), []);
+        let file = OpenOptions::new().write(true).open(&path).expect("a file");
+        file.write_all_at(&bytes[from..], from as u64).expect("written");
+        got.extend(all_news(&mut follower));
+        assert_eq!(got, news(&records()), "hole from {from} to {to}");
+        assert!(follower.integrity().is_some_and(|integrity| integrity.is_whole()));
+    }
+}
+
+#[test]
+fn real_damage_is_passed_when_the_next_frame_comes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = recording_path(dir.path(), 0);
+    let (mut bytes, ends) = encode(&records());
+    bytes[ends[3] + 20] ^= 1;
+    append(&path, &bytes[..ends[4]]);
+    let mut follower = Follower::new(&path);
+    assert_eq!(all_news(&mut follower), news(&records()[..4]));
+    append(&path, &bytes[ends[4]..]);
+    assert_eq!(all_news(&mut follower), news(&records()[5..]));
+    assert_eq!(follower.integrity().map(|integrity| integrity.damage_count), Some(1));
 }

@@ -91,6 +91,11 @@ impl ParamTable {
         self.params.len()
     }
 
+    /// Where they live; the first one's device.
+    pub(super) fn device(&self) -> String {
+        self.params.first().map_or_else(|| "cpu".into(), |p| device_name(p.tensor.device()))
+    }
+
     /// What the recording says of them at the start.
     pub(super) fn describe(&self) -> Vec<Parameter> {
         self.params
@@ -102,6 +107,15 @@ impl ParamTable {
                 trainable: p.parameter && p.tensor.requires_grad(),
             })
             .collect()
+    }
+}
+
+/// The device's name in recordings.
+fn device_name(device: tch::Device) -> String {
+    match device {
+        tch::Device::Cpu => "cpu".into(),
+        tch::Device::Cuda(index) => format!("cuda:{index}"),
+        other => format!("{other:?}").to_lowercase(),
     }
 }
 

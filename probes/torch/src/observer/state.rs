@@ -88,7 +88,7 @@ impl State {
         if !self.full {
             return;
         }
-        if op.grad_mode == 0 || !op.tensors().iter().any(|t| t.trainable != 0) {
+        if op.grad_mode == 0 || is_in_place(name) {
             self.outside_of_autograd(name, op);
         }
         if op.grad_mode != 0 && self.trace.operators.len() < MAX_OPERATORS {
@@ -96,12 +96,13 @@ impl State {
         }
     }
 
-    /// Optimizer operators, and whoever first looks at the gradients after backward.
+    /// Optimizer operators, and whoever first looks at the gradients after backward. SGD in C++ steps `p.data()`, which is outside of
+    /// autograd even where autograd records.
     fn outside_of_autograd(&mut self, name: &str, op: &RawOp) {
         if self.gradients_pending && (is_unscale(name) || op.grad_mode == 0 && self.touches_gradients(op)) {
             self.scan_gradients();
         }
-        if op.grad_mode != 0 || !is_in_place(name) {
+        if !is_in_place(name) {
             return;
         }
         let Some(param) = op.tensors().first().and_then(|t| self.params.find(t.storage)) else { return };
@@ -349,7 +350,8 @@ impl State {
         for index in 0..self.params.len() {
             let Some(param) = self.params.get(index) else { continue };
             let version = tensor::version(&param.tensor);
-            if param.scanned_version == Some(version) {
+            // Batch norm changes its running statistics without counting a version.
+            if param.parameter && param.scanned_version == Some(version) {
                 continue;
             }
             let Some(described) = tensor::describe(&param.tensor) else { continue };

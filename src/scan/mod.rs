@@ -162,8 +162,3 @@ fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     // SAFETY: the types that are `Element` have neither padding nor a part that is not initialised.
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }
-
-/// temp
-pub unsafe fn scan_update(new: &TensorView<'_>, old: &[u8]) -> (Stats, Stats) {
-    unsafe { (scan(new), scan_difference(new, old)) }
-}

@@ -356,8 +356,6 @@ void ampd_observer_step(ampd_observer* observer) {
   observer->watch->other_profiler = at::hasGlobalCallbacks();
 }
 
-void ampd_observer_deactivate(ampd_observer* observer) { observer->watch->active = false; }
-
 void ampd_observer_remove(ampd_observer* observer) {
   observer->watch->active = false;
   observer->watch->remembered.clear();

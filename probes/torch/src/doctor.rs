@@ -221,9 +221,10 @@ impl DoctorBuilder {
         let dir = self.run.clone().unwrap_or_else(run_dir::default_dir);
         RunInfo {
             name: dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned()),
-            command: self.command.clone().unwrap_or_else(|| {
-                std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect()
-            }),
+            command: self
+                .command
+                .clone()
+                .unwrap_or_else(|| std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect()),
             started_unix_ms: run_dir::unix_ms(),
             pid: std::process::id(),
             rank: self.rank.unwrap_or_else(run_dir::rank),
@@ -291,7 +292,10 @@ impl Active {
         let contended = self.session.contended();
         if contended > self.contended {
             self.contended = contended;
-            self.note_once(NoteKind::BlindSpot, "operators ran on two threads at once; those of one of them were not observed");
+            self.note_once(
+                NoteKind::BlindSpot,
+                "operators ran on two threads at once; those of one of them were not observed",
+            );
         }
         let tier = match (taken.full, taken.foreign_scaler) {
             (true, _) => Tier::Full,
@@ -327,12 +331,18 @@ impl Active {
             return self.note_once(NoteKind::BlindSpot, "training moved to a thread that another doctor observes");
         }
         let Some(observer) = Observer::install(&self.session) else {
-            return self.note_once(NoteKind::BlindSpot, "training moved to another thread, and LibTorch refused the observer there");
+            return self.note_once(
+                NoteKind::BlindSpot,
+                "training moved to another thread, and LibTorch refused the observer there",
+            );
         };
         self.observer = observer;
         let listener: Weak<Session> = Arc::downgrade(&self.session);
         events::listen(listener);
-        self.note_once(NoteKind::Information, "training moved to another thread, and the observer followed; the step before it was not observed");
+        self.note_once(
+            NoteKind::Information,
+            "training moved to another thread, and the observer followed; the step before it was not observed",
+        );
     }
 
     fn note_once(&mut self, kind: NoteKind, text: &str) {

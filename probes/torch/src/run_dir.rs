@@ -7,13 +7,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) fn default_dir() -> PathBuf {
     match std::env::var_os("AMPDOCTOR_RUN").filter(|dir| !dir.is_empty()) {
         Some(dir) => PathBuf::from(dir),
-        None => PathBuf::from("ampdoctor-runs").join(format!("{}-{}-{}", program(), unix_ms() / 1000, std::process::id())),
+        None => {
+            PathBuf::from("ampdoctor-runs").join(format!("{}-{}-{}", program(), unix_ms() / 1000, std::process::id()))
+        }
     }
 }
 
 fn program() -> String {
     let exe = std::env::current_exe().ok();
-    exe.and_then(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned())).unwrap_or_else(|| "run".into())
+    exe.and_then(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
+        .unwrap_or_else(|| "run".into())
 }
 
 /// `RANK` of the environment, as torchrun and its kin set it; 0 otherwise.

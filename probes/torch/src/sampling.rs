@@ -73,9 +73,8 @@ impl Sampler {
     }
 
     fn learn(&mut self, step: StepFacts) {
-        let mean = |old: Option<f64>, new: u64| {
-            Some(old.map_or(new as f64, |old| old + SMOOTHING * (new as f64 - old)))
-        };
+        let mean =
+            |old: Option<f64>, new: u64| Some(old.map_or(new as f64, |old| old + SMOOTHING * (new as f64 - old)));
         // The first step warms up and would mislead.
         if step.index > 0 {
             self.step_ns = mean(self.step_ns, step.work_ns);

@@ -10,8 +10,8 @@ use ampdoctor::observation::Parameter;
 use tch::Tensor;
 use tch::nn::Variables;
 
-use super::layers::{LayerId, Layers, split_path};
 use super::border::tensor;
+use super::layers::{LayerId, Layers, split_path};
 
 /// A parameter or buffer.
 pub(super) struct Param {
@@ -53,9 +53,15 @@ impl ParamTable {
             return true;
         }
         named.sort_by(|a, b| a.0.cmp(&b.0));
-        self.params = named.into_iter().map(|(name, tensor, parameter)| new_param(name, tensor, parameter, layers)).collect();
-        self.by_storage =
-            self.params.iter().enumerate().map(|(i, p)| (tensor::storage(&p.tensor), i)).filter(|&(s, _)| s != 0).collect();
+        self.params =
+            named.into_iter().map(|(name, tensor, parameter)| new_param(name, tensor, parameter, layers)).collect();
+        self.by_storage = self
+            .params
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (tensor::storage(&p.tensor), i))
+            .filter(|&(s, _)| s != 0)
+            .collect();
         true
     }
 

@@ -94,7 +94,11 @@ impl Session {
     }
 
     /// Ends the step, gives what it showed, and begins the next one.
-    pub(crate) fn take_step(&self, intern: impl FnMut(&Site) -> SiteId, next_full: impl FnOnce(&StepTrace) -> bool) -> Option<StepTrace> {
+    pub(crate) fn take_step(
+        &self,
+        intern: impl FnMut(&Site) -> SiteId,
+        next_full: impl FnOnce(&StepTrace) -> bool,
+    ) -> Option<StepTrace> {
         let mut state = self.state.lock().ok()?;
         state.finish_step();
         let foreign = state.foreign.seen;

@@ -15,6 +15,9 @@ use super::updates::{Update, Updates};
 /// Operators of one step that are followed; a loop that never calls `doctor.step` must not fill the memory.
 const MAX_OPERATORS: usize = 200_000;
 
+/// What the product of loss and loss scale is called, which is no operator of the model.
+const SCALE_LOSS: &str = "scale_loss";
+
 /// What data flow knows of a storage.
 #[derive(Clone, Copy)]
 struct Flow {
@@ -81,7 +84,7 @@ impl State {
     /// A top-level operator outside backward begins.
     pub(super) fn operator_starts(&mut self, op: &RawOp, own_scaler: bool) {
         self.running = None;
-        let name = short_name(op.name());
+        let name = if own_scaler && op.grad_mode != 0 { SCALE_LOSS } else { short_name(op.name()) };
         if !own_scaler {
             self.foreign.operator_starts(name, op);
         }

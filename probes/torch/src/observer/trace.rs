@@ -127,11 +127,7 @@ impl Trace {
     /// The entries that count, as observations, and their sites numbered by `intern`.
     ///
     /// An activation counts when backward reached it, or when there was no backward at all and it is not finite.
-    pub(super) fn observations(
-        self,
-        layers: &Layers,
-        mut intern: impl FnMut(&Site) -> SiteId,
-    ) -> Vec<Observation> {
+    pub(super) fn observations(self, layers: &Layers, mut intern: impl FnMut(&Site) -> SiteId) -> Vec<Observation> {
         let labels = self.labels();
         let without_backward = self.epoch == 0;
         let site = |entry: &Entry| Site {

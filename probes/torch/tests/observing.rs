@@ -1,10 +1,10 @@
 //! What the observer sees of a plain training step.
 
-mod common;
+mod observed;
 
 use ampdoctor::observation::{Probe, Tier};
 use ampdoctor_torch::{GradScaler, autocast};
-use common::{batch, mlp, observe, store};
+use observed::{batch, mlp, observe, store};
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Device, Kind};
 

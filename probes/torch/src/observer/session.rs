@@ -86,10 +86,10 @@ impl Session {
 
     /// Ends observing for good.
     pub(crate) fn fail(&self, what: &str) {
-        if self.alive.swap(false, Relaxed) {
-            if let Ok(mut failure) = self.failure.lock() {
-                *failure = Some(what.to_owned());
-            }
+        if self.alive.swap(false, Relaxed)
+            && let Ok(mut failure) = self.failure.lock()
+        {
+            *failure = Some(what.to_owned());
         }
     }
 

@@ -39,13 +39,8 @@ impl Format {
     pub const E5M2: Format =
         Format { name: "fp8_e5m2", max: 57344.0, min_normal_exponent: -14, fraction_bits: 2, has_infinity: true };
     /// IEEE binary32.
-    pub const F32: Format = Format {
-        name: "fp32",
-        max: f32::MAX as f64,
-        min_normal_exponent: -126,
-        fraction_bits: 23,
-        has_infinity: true,
-    };
+    pub const F32: Format =
+        Format { name: "fp32", max: f32::MAX as f64, min_normal_exponent: -126, fraction_bits: 23, has_infinity: true };
 
     /// All formats, widest range last.
     pub const ALL: [Format; 5] = [Format::E4M3, Format::E5M2, Format::F16, Format::BF16, Format::F32];
@@ -87,7 +82,12 @@ impl Format {
 
     /// The distance between neighbours among numbers of this exponent; in the subnormals, the smallest subnormal.
     pub fn spacing(&self, exponent: i32) -> f64 {
-        f64::from(exponent.max(self.min_normal_exponent) - self.fraction_bits).exp2()
+        f64::from(self.spacing_exponent(exponent)).exp2()
+    }
+
+    /// The exponent of [`spacing`](Self::spacing), which is a power of two.
+    pub fn spacing_exponent(&self, exponent: i32) -> i32 {
+        exponent.max(self.min_normal_exponent) - self.fraction_bits
     }
 
     /// The nearest number of the format, ties to even. Too large becomes an infinity, or NaN in a format without one.

@@ -35,8 +35,7 @@ static LAWS: LazyLock<Vec<Law>> = LazyLock::new(|| SLOPES.map(|i| Law::new(f64::
 impl Law {
     fn new(slope: f64) -> Self {
         let whole = EDGES[5].powf(slope) - EDGES[0].powf(slope);
-        let log_share =
-            std::array::from_fn(|k| ((EDGES[k + 1].powf(slope) - EDGES[k].powf(slope)) / whole).ln());
+        let log_share = std::array::from_fn(|k| ((EDGES[k + 1].powf(slope) - EDGES[k].powf(slope)) / whole).ln());
         Self { slope, log_share, prior: -PRIOR * (slope - 1.0).powi(2) }
     }
 

@@ -282,7 +282,7 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                         || fp16_floor_seen && is_operator(&summary.site.operator, &ADDING_OPERATORS));
                 found.see_activation(origin, observation.inherited, by_mask);
             }
-            Probe::ActivationGrad => {
+            Probe::ActivationGrad | Probe::CastGrad => {
                 found.backward.get_or_insert(origin);
             }
             Probe::Param if found.parameter.is_none() => {

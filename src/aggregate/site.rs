@@ -152,7 +152,7 @@ impl SiteSummary {
                 self.step_max.record(stats.max_abs, stats.non_finite() > 0);
                 self.step_min.record(stats.min_abs, stats.non_finite() > 0);
             }
-            Probe::ActivationGrad | Probe::ParamGrad | Probe::Update => {
+            Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad | Probe::Update => {
                 self.step_max.record(stats.max_abs, stats.non_finite() > 0);
             }
             Probe::Param | Probe::Buffer => {}

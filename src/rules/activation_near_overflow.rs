@@ -1,13 +1,13 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! FP16 activations whose largest value comes near 65504, the end of FP16.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! One element beyond 65520 is infinite, the next layer norm or softmax makes it NaN, and no loss scale can help: the scale moves gradients, not
 //! activations. It is usually a slow growth, so that there is time to act before the run breaks.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! By the largest magnitude, for one element is enough to overflow.
 //!
@@ -16,12 +16,12 @@
 //!
 //! The layer named is the first in the order of forward; those after it that are as large are counted.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Keep the operator in FP32 or BF16, or bring its input down: normalise before it, scale the query of an attention before the
 //! product and not after it, lower a learning rate at which weights grow.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! On FP32 and BF16. On values that a mask put there: the output of an operator that masks, and a plateau of large negative values far from all
 //! others. On a tensor that already holds an infinity: then rule `activation-overflow` speaks.

@@ -1,24 +1,24 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! The operator whose FP16 output held an infinity although its inputs were finite.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! The value exceeded 65504. The infinity becomes NaN in the next difference, product with zero, norm or softmax, and the step is lost: a scaler
 //! skips it, without one the weights are ruined. No loss scale can help, for it is forward that overflows; a dynamic scaler halves its
 //! scale at each such step all the same, down to nothing.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! **Error** at the first step at which it is seen: one infinity is enough. Only the operator at which it was born is named, not those that
 //! were handed it.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Keep that operator in FP32 or BF16, or bring its input down. A reduction (`sum`, `mean`, a norm) over many FP16 elements takes its
 //! sum in FP32 when it is asked for an FP32 result.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf made by adding two planes
 //! of -65504, and -inf passed on from those. (A NaN made of them is a fault: rule `non-finite-origin`.) On FP32 and BF16, where an infinity is no matter

@@ -1,13 +1,13 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! That the instrument itself saw less of the run than it should have: it detached after a failure, steps were dropped, most tensors could not
 //! be scanned.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! A fault in what was not seen is not found. The verdict must not sound surer than it is.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! * The probe detached itself, or more than half of the steps, or of the tensors, are missing: a doubt. The verdict on the run is then "unknown"
 //!   unless something was found, and `ampdoctor check` exits with 3.
@@ -15,12 +15,12 @@
 //!
 //! Single blind spots (a layout or a device that cannot be scanned) are notes of the report, not findings.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Detached: the note says what failed. Dropped: scan fewer steps (`every(n)`, or a smaller budget), or write to a faster disk. Not scanned: the
 //! note names device, layout and dtype.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! While every step and nearly every tensor is there. Steps that sampling left out are not missing: the report says what was sampled.
 

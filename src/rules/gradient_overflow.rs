@@ -1,14 +1,14 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! Gradients that exceed 65504 in FP16 while forward is finite, and that no calibration explains: without a loss scaler, at a static scale, or under a
 //! dynamic scaler that falls and falls.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! Without a scaler the infinity is written into the weights at this very step. At a static scale the step is skipped, and so is the next. A dynamic
 //! scaler lowers the scale for the sake of one layer until the gradients of all others underflow.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! * **No scaler, error**: one infinite gradient in FP16 while activations and loss are finite.
 //! * **Static scale, error**: three of the last 32 steps. A static scale cannot give way, so what overflows now and then goes on doing so.
@@ -18,12 +18,12 @@
 //!
 //! The layer named is that of the first non-finite gradient in the order of backward, with the operator whose backward made it.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Use a dynamic scaler, or lower a static scale to the value named. Where one layer overflows far above the rest no scale is good for all: change
 //! that layer, or keep it in FP32 or BF16.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! On calibration: from 65536 up to 16 halvings at the start are expected as long as the overflow recedes. On a healthy dynamic scaler, which skips one
 //! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its

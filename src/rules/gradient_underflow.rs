@@ -1,4 +1,4 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! Gradients that FP16 cannot hold because they are too small: they fade into the subnormals below 2^-14 = 6.1e-5, where each halving costs a
 //! bit, and at 2^-25 they are rounded to zero. What is judged is the gradient *as FP16 held it*, that is, times the loss scale.
@@ -7,12 +7,12 @@
 //! zero leaves no trace in FP16. It continues the power law that the five lowest binades of the gradient follow, and means "at least" where it
 //! saturates.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! A layer whose gradient is lost does not learn, and every layer nearer the input gets what is left. The loss flattens early, or
 //! drifts, and nothing is NaN. Near the limit training may also diverge, because what is lost often has one sign.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! Each FP16 gradient of at least 64 elements is given Ehat, the predicted `1 - cosine` between the gradient and what FP16 kept of it, from its
 //! exponent histogram alone. A condition holds when it holds in three samples in a row: one small batch is no trend.
@@ -30,13 +30,13 @@
 //!
 //! A share of subnormals decides nothing: up to 90 % of a gradient may be subnormal without harm, for its energy lies in its largest elements.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Set the loss scale that the finding names. It is a power of two out of the window in which every gradient that was seen keeps Ehat below
 //! 1e-4 and the largest keeps a bit of headroom. Where that window is empty no scale is good for all layers, and the finding says
 //! which layer to change.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! On gradients held in FP32 and BF16. On tensors of less than 64 elements, on steps with a non-finite gradient, on gradients that are zero
 //! by design: never non-zero, frozen, behind a gate that starts at zero, behind dead units. After the scale collapsed because of non-finite gradients: then

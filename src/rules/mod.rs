@@ -19,7 +19,7 @@ mod text;
 
 pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};
-pub use registry::{UnknownRule, all, find, page};
+pub use registry::{all, find};
 
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;

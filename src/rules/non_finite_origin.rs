@@ -1,15 +1,15 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! The first operator, in the order of execution, that made a NaN or an infinity which it had not been given; in forward or in backward. Also
 //! data that came in non-finite, a parameter that was ruined by its update, and a buffer (running statistics) that stays poisoned after
 //! the step that did it was skipped.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! By the time the loss is NaN everything is, and the last layer looks as guilty as the first. A non-finite value that does not come from the loss scale
 //! is not cured by a scaler: it skips the step, halves the scale, and does so again until nothing is left of it.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! * **Forward, error** at once: activations carry no loss scale, so it never caused it. In any precision.
 //! * **Backward, error**: at once where the gradient is held in FP32 or BF16, whose range no scale exhausts, and where there is no scaler. In FP16
@@ -21,12 +21,12 @@
 //!
 //! A value that began on a step that was not scanned is said to be of unobserved origin.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Look at the operator named and at its input. Logarithms, roots and divisions want an epsilon that FP16 can hold (above 2^-24 = 6e-8); a softmax
 //! wants one unmasked element in every row; cross-entropy on logits is safe where the logarithm of a softmax is not.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! On calibration and on a scaler that probes its ceiling: FP16 gradients that overflow and recover. On -inf that a mask put there, as long as
 //! nothing is made of it. On everything that follows from an origin already known: later layers, ruined weights, later steps.

@@ -1,22 +1,22 @@
-//! # What it finds
+//! ## What it finds
 //!
 //! A recording from which no verdict can be drawn: no step, no scanned step, no tensor, or no gradient.
 //!
-//! # Why it matters
+//! ## Why it matters
 //!
 //! A run in which nothing was seen is not a healthy run. A gate that passes it gates nothing.
 //!
-//! # How it decides
+//! ## How it decides
 //!
 //! Never a finding: a doubt. With it the verdict on the run is "unknown", and `ampdoctor check` exits with 3. It is raised while there is no
 //! step, while no step was scanned, while no scanned step held a tensor, and while backward delivered no gradient.
 //!
-//! # What to do
+//! ## What to do
 //!
 //! Attach the doctor to the `VarStore` whose parameters are trained and before the first forward; call `doctor.step` once a step; scan some steps (`every(n)`
 //! or a budget). Where there is no gradient, look whether `backward` is called between attaching and `doctor.step`.
 //!
-//! # When it stays silent
+//! ## When it stays silent
 //!
 //! As soon as one scanned step held activations or parameters and a gradient.
 

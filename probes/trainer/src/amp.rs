@@ -78,15 +78,14 @@ impl Scaling {
             return Ok(true);
         };
         optimizer.zero_grad();
-        scaler.backward(loss);
-        scaler.unscale(optimizer)?;
-        let applied = scaler.step(optimizer)?;
+        scaler.f_backward(loss)?;
+        let outcome = scaler.step(optimizer)?;
         scaler.update()?;
-        Ok(applied)
+        Ok(outcome.applied())
     }
 
     /// The loss scale now.
     pub fn scale(&self) -> Option<f64> {
-        self.scaler.as_ref().map(GradScaler::scale)
+        self.scaler.as_ref().map(GradScaler::get_scale)
     }
 }

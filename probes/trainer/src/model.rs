@@ -88,11 +88,11 @@ impl Conv {
         // tch draws the scale of a BatchNorm from 0..1 by default; 1 is what everybody else begins with.
         let norm = nn::BatchNormConfig { ws_init: nn::Init::Const(1.0), ..Default::default() };
         Self {
-            conv1: nn::conv2d(root / "conv1", 1, 16, 3, nn::ConvConfig { stride: 1, ..convolution }),
-            bn1: nn::batch_norm2d(root / "bn1", 16, norm),
-            conv2: nn::conv2d(root / "conv2", 16, 32, 3, convolution),
-            bn2: nn::batch_norm2d(root / "bn2", 32, norm),
-            fc1: nn::linear(root / "fc1", 32 * 4 * 4, 32, Default::default()),
+            conv1: nn::conv2d(root / "conv1", 1, 8, 3, nn::ConvConfig { stride: 1, ..convolution }),
+            bn1: nn::batch_norm2d(root / "bn1", 8, norm),
+            conv2: nn::conv2d(root / "conv2", 8, 16, 3, convolution),
+            bn2: nn::batch_norm2d(root / "bn2", 16, norm),
+            fc1: nn::linear(root / "fc1", 16 * 4 * 4, 32, Default::default()),
             fc2: nn::linear(root / "fc2", 32, DIGITS, Default::default()),
         }
     }

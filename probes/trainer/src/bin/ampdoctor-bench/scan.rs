@@ -7,7 +7,7 @@ use anyhow::Result;
 use half::{bf16, f16};
 use tch::{Device, Kind, Tensor};
 
-use crate::clock::{median, time};
+use crate::clock::{Took, median, time};
 
 /// What stands above the lines.
 pub(crate) const HEADER: &str = "\nThe complete scan of 64 MB against a plain read of it and against ATen's aminmax (extremes alone); one thread\n\
@@ -15,34 +15,35 @@ pub(crate) const HEADER: &str = "\nThe complete scan of 64 MB against a plain re
 
 const BYTES: usize = 64 << 20;
 /// A turn is short: more of them than of the steps.
-const TURNS_A_ROUND: u32 = 3;
+const TURNS_A_ROUND: u32 = 5;
 
 /// The lines, one a dtype.
 pub(crate) fn measure(rounds: u32) -> Result<Vec<String>> {
     tch::manual_seed(1);
     let turns = rounds * TURNS_A_ROUND;
     Ok(vec![
-        dtype::<f16>("f16", Kind::Half, turns)?,
-        dtype::<bf16>("bf16", Kind::BFloat16, turns)?,
-        dtype::<f32>("f32", Kind::Float, turns)?,
+        dtype("f16", Kind::Half, turns, f16::from_ne_bytes)?,
+        dtype("bf16", Kind::BFloat16, turns, bf16::from_ne_bytes)?,
+        dtype("f32", Kind::Float, turns, f32::from_ne_bytes)?,
     ])
 }
 
-fn dtype<T: Element + tch::kind::Element + Default>(name: &str, kind: Kind, turns: u32) -> Result<String> {
-    let count = BYTES / size_of::<T>();
-    let tensor = Tensor::randn([count as i64], (Kind::Float, Device::Cpu)).to_kind(kind);
-    let mut elements = vec![T::default(); count];
-    tensor.f_copy_data(&mut elements, count)?;
-    let words: Vec<u64> = {
-        let mut bytes = vec![0u8; BYTES];
-        tensor.f_copy_data_u8(&mut bytes, count)?;
-        bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
-    };
+fn dtype<T: Element, const SIZE: usize>(
+    name: &str,
+    kind: Kind,
+    turns: u32,
+    element: fn([u8; SIZE]) -> T,
+) -> Result<String> {
+    let tensor = Tensor::randn([(BYTES / SIZE) as i64], (Kind::Float, Device::Cpu)).to_kind(kind);
+    let mut bytes = vec![0; BYTES];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    let words: Vec<u64> = bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
+    let elements: Vec<T> = bytes.as_chunks().0.iter().copied().map(element).collect();
     let mut took = [const { Vec::new() }; 3];
     for _ in 0..turns {
-        took[0].push(time(|| drop(black_box(read(&words)))));
-        took[1].push(time(|| drop(black_box(scan_slice(&elements)))));
-        took[2].push(time(|| drop(black_box(tensor.aminmax(None, false)))));
+        took[0].push(time_of(|| read(&words)));
+        took[1].push(time_of(|| scan_slice(&elements)));
+        took[2].push(time_of(|| tensor.aminmax(None, false)));
     }
     let cpu = took.each_ref().map(|turns| median(turns.iter().map(|turn| turn.cpu).collect()));
     let wall = took.each_ref().map(|turns| turns.iter().map(|turn| turn.wall).fold(f64::INFINITY, f64::min));
@@ -56,6 +57,13 @@ fn dtype<T: Element + tch::kind::Element + Default>(name: &str, kind: Kind, turn
         speed[2],
         wall[2] / wall[1],
     ))
+}
+
+/// How long `work` takes; its result counts as used.
+fn time_of<R>(work: impl FnOnce() -> R) -> Took {
+    time(|| {
+        black_box(work());
+    })
 }
 
 /// Touches every word, and cannot be left out.

@@ -86,7 +86,11 @@ pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<String>> {
         }
         turns.push(of_round);
     }
-    Ok(Contestant::ALL.iter().enumerate().map(|(index, &who)| line(shape.name, who, &column(&turns, index), &column(&turns, 0))).collect())
+    Ok(Contestant::ALL
+        .iter()
+        .enumerate()
+        .map(|(index, &who)| line(shape.name, who, &column(&turns, index), &column(&turns, 0)))
+        .collect())
 }
 
 struct Bench {

@@ -34,6 +34,8 @@ pub struct SiteSummary {
     pub site: Site,
     /// Scans.
     pub samples: u64,
+    /// The step of the first scan; that of the last is `latest().step`.
+    pub first_step: Option<u64>,
     /// Scans with a non-finite element.
     pub non_finite_samples: u64,
     /// Scans with a non-zero element.
@@ -71,6 +73,7 @@ impl SiteSummary {
         Self {
             site,
             samples: 0,
+            first_step: None,
             non_finite_samples: 0,
             nonzero_samples: 0,
             count: 0,
@@ -100,6 +103,7 @@ impl SiteSummary {
     pub(super) fn push(&mut self, step: &Step, observation: &Observation, order: u32, underflow: Option<Underflow>) {
         let stats = &observation.stats;
         self.samples += 1;
+        self.first_step.get_or_insert(step.index);
         self.non_finite_samples += u64::from(stats.non_finite() > 0);
         self.nonzero_samples += u64::from(stats.max_abs > 0.0);
         self.count += stats.count;

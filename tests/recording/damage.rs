@@ -76,7 +76,9 @@ fn a_lost_site_is_told_once_and_the_loss_of_its_steps_is_kept() {
 fn bytes_lost_in_the_middle_cost_only_the_frames_they_were_of() {
     let all = records();
     let (bytes, ends) = encode(&all);
-    for (from, to) in [(ends[2] + 3, ends[2] + 4), (ends[2] + 20, ends[3] + 5), (ends[6] + 20, ends[6] + 40)] {
+    // The last: so much of the last frame but one that the last whole one lies in what seems to be its unfinished payload.
+    for (from, to) in [(ends[2] + 3, ends[2] + 4), (ends[2] + 20, ends[3] + 5), (ends[6] + 20, ends[6] + 60)] {
+        assert!(to < bytes.len());
         let (read, integrity) = decode([&bytes[..from], &bytes[to..]]);
         let hit = |i: usize| ends[i] > from && (i == 0 || ends[i - 1] < to);
         let expected: Vec<_> = all.iter().enumerate().filter(|(i, _)| !hit(*i)).map(|(_, r)| r.clone()).collect();

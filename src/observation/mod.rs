@@ -2,7 +2,6 @@
 
 mod run;
 mod scaler;
-pub mod scenario;
 mod site;
 mod step;
 

@@ -14,6 +14,10 @@
 //!
 //! Nothing here knows LibTorch; the probe for it is the crate `ampdoctor-torch`.
 
+// Tests share fixtures with those under `tests/`, which know the crate by its name.
+#[cfg(test)]
+extern crate self as ampdoctor;
+
 pub mod aggregate;
 pub mod numerics;
 pub mod observation;

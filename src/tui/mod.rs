@@ -1,14 +1,30 @@
 //! The dashboard: `ampdoctor watch`.
 //!
 //! [`watch`] follows a run that is going on, replays one that has ended, or starts a command and follows what it records.
+//!
+//! Inside: `state` is what is known of a run, `view` how it looks, `ui` what the user looks at, `keys` the table of the keys. `app`
+//! is the loop that joins them; it is generic over the terminal's backend and over the `world` (time, keys, records, the command), so
+//! that tests drive the program itself. `live` is the world as it is. `plain` tells the same run in lines.
 
+mod app;
+mod child;
+mod feed;
+mod keys;
+mod lines;
+mod live;
+mod once;
 mod options;
+mod plain;
+mod state;
+mod terminal;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod ui;
+mod view;
+mod watch;
+mod world;
 
 pub use options::{WatchOptions, WatchOutcome, WatchTarget};
-
-/// Watches a run until its user leaves, or until it ends where nobody can press a key.
-///
-/// Draws the dashboard where standard output is a terminal, and plain lines where it is not.
-pub fn watch(options: WatchOptions) -> anyhow::Result<WatchOutcome> {
-    anyhow::bail!("the dashboard is not built yet: {:?}", options.target)
-}
+pub use watch::watch;

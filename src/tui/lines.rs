@@ -1,0 +1,84 @@
+//! A run in lines of text: its progress, its findings, its end. What `watch` prints where there is no terminal, and when it leaves.
+
+use super::state::{Header, RunState, Snapshot};
+use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale};
+use crate::observation::EndReason;
+use crate::rules::{Finding, Health};
+
+/// One line about the present: `step 1,204  loss 0.183  scale 2^13 = 8,192  skips 3  38.2 steps/s  probe 2.1 %`.
+pub fn progress(header: &Header) -> String {
+    let mut words = vec![
+        format!("step {}", or_dash(header.step.map(grouped))),
+        format!("loss {}", or_dash(header.loss.map(magnitude))),
+        format!("scale {}", header.loss_scale.map_or("none".into(), scale)),
+        format!("skips {}", grouped(header.skipped)),
+    ];
+    words.extend(header.steps_per_second.map(|rate| format!("{} steps/s", magnitude(rate))));
+    words.extend(header.probe_share.map(|share| format!("probe {} %", percent(share))));
+    if header.dropped > 0 {
+        words.push(format!("dropped {}", grouped(header.dropped)));
+    }
+    words.join("  ")
+}
+
+/// One finding in three lines: what and where, what to change, why.
+pub fn finding(finding: &Finding) -> String {
+    let place = match (finding.layer.as_str(), finding.operator.as_str()) {
+        ("", "") => String::new(),
+        ("", operator) => format!(" in {operator}"),
+        (layer, "") => format!(" in {layer}"),
+        (layer, operator) => format!(" in {layer}/{operator}"),
+    };
+    let (severity, code, name, step) =
+        (finding.severity.name(), finding.code, finding.name, grouped(finding.onset_step));
+    format!(
+        "{severity} {code} {name}{place}, since step {step}\n  fix: {}\n  why: {}",
+        finding.remedy, finding.explanation
+    )
+}
+
+/// What the run is doing, in a line of its own.
+pub fn state(state: RunState) -> String {
+    match state {
+        RunState::Waiting => "waiting for the first record".into(),
+        RunState::Live => "the run is going on".into(),
+        RunState::Stalled(idle) => {
+            format!("no step for {}: the run is stalled, or was killed on another machine", duration(idle))
+        }
+        RunState::Killed => "the run did not end in order: its process is gone and the recording has no end".into(),
+        RunState::Ended(reason) | RunState::Replay(reason) => match reason {
+            EndReason::Finished => "the run has ended".into(),
+            EndReason::Dropped => "the run has ended: the doctor was dropped".into(),
+            EndReason::Panicked => "the run has ended by a panic".into(),
+            EndReason::Detached => {
+                "the recording ends early: the probe failed and detached itself, training went on".into()
+            }
+        },
+    }
+}
+
+/// The end of watching: state, verdict, findings. Several lines.
+pub fn summary(snapshot: &Snapshot) -> Vec<String> {
+    let (header, findings) = (&snapshot.header, &snapshot.findings);
+    let mut lines = vec![format!("{}: {}", header.name, state(header.state))];
+    if let Some(notice) = &header.notice {
+        lines.push(format!("note: {notice}"));
+    }
+    if header.step.is_some() {
+        lines.push(progress(header));
+    }
+    lines.push(verdict(snapshot));
+    lines.extend(findings.found.iter().map(finding));
+    lines
+}
+
+fn verdict(snapshot: &Snapshot) -> String {
+    let scanned = grouped(snapshot.instrument.full_steps);
+    match (snapshot.findings.health, snapshot.findings.found.len()) {
+        (Health::Unknown, _) => "verdict: not enough was observed to say".into(),
+        (Health::Healthy, 0) => format!("verdict: healthy, nothing found in {scanned} scanned steps"),
+        (Health::Healthy, n) => format!("verdict: healthy, {n} for information, in {scanned} scanned steps"),
+        (Health::Findings, 1) => format!("verdict: 1 finding in {scanned} scanned steps"),
+        (Health::Findings, n) => format!("verdict: {n} findings in {scanned} scanned steps"),
+    }
+}

@@ -1,0 +1,26 @@
+//! What was found, and what could not be told.
+
+use crate::rules::{Diagnosis, Doubt, Finding, Health};
+
+/// The verdict on the run, with everything it rests on.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    /// The verdict.
+    pub health: Health,
+    /// Gravest first.
+    pub found: Vec<Finding>,
+    /// Rules that cannot tell.
+    pub doubts: Vec<Doubt>,
+}
+
+impl Findings {
+    /// What a diagnosis holds.
+    pub fn of(diagnosis: &Diagnosis) -> Self {
+        Self { health: diagnosis.health(), found: diagnosis.findings().to_vec(), doubts: diagnosis.doubts().to_vec() }
+    }
+}
+
+/// Whether two findings are the same fault at the same place, seen at different times.
+pub fn same_finding(a: &Finding, b: &Finding) -> bool {
+    (a.code, &a.layer, &a.operator, a.probe, a.onset_step) == (b.code, &b.layer, &b.operator, b.probe, b.onset_step)
+}

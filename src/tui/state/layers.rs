@@ -1,0 +1,238 @@
+//! The layers of the model, each with its sites.
+
+use std::cmp::{Ordering, Reverse};
+
+use super::Window;
+use super::window::Zone;
+use crate::aggregate::{Aggregate, SiteSummary};
+use crate::observation::Probe;
+use crate::rules::{Finding, Severity};
+use crate::scan::Dtype;
+
+/// How the table of layers is sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// Layers with findings first, then those that are non-finite now, then those whose gradients fade most.
+    #[default]
+    Trouble,
+    /// As the forward pass meets them.
+    Model,
+    /// By path.
+    Name,
+}
+
+impl Sort {
+    /// The next order, for a key that cycles through them.
+    pub fn next(self) -> Self {
+        match self {
+            Sort::Trouble => Sort::Model,
+            Sort::Model => Sort::Name,
+            Sort::Name => Sort::Trouble,
+        }
+    }
+
+    /// The name shown in the table's title.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sort::Trouble => "trouble",
+            Sort::Model => "model order",
+            Sort::Name => "name",
+        }
+    }
+
+    /// The layers in this order.
+    pub fn apply(self, layers: &[Layer]) -> Vec<&Layer> {
+        let mut sorted: Vec<&Layer> = layers.iter().collect();
+        match self {
+            Sort::Trouble => sorted.sort_by(|a, b| a.trouble(b)),
+            Sort::Model => {}
+            Sort::Name => sorted.sort_by(|a, b| a.path.cmp(&b.path)),
+        }
+        sorted
+    }
+}
+
+/// One site over the recent scans.
+#[derive(Clone, Debug)]
+pub struct SiteRow {
+    /// As people write it: `fc/relu#2`, `fc.weight`.
+    pub label: String,
+    /// What was observed.
+    pub probe: Probe,
+    /// The dtype in which it was held.
+    pub dtype: Dtype,
+    /// Largest magnitude as it was held, per recent scan: step and value.
+    pub maxima: Vec<(u64, f64)>,
+    /// Largest recent magnitude, as held.
+    pub max: f64,
+    /// The same, divided by the loss scale of its step.
+    pub max_unscaled: f64,
+    /// Largest magnitude of the whole run, as held.
+    pub max_of_run: f64,
+    /// Share of zeros among the recent elements; `None` without elements.
+    pub zero_share: Option<f64>,
+    /// Exponents of the recent scans.
+    pub window: Window,
+    /// NaN and infinities in the latest scan.
+    pub non_finite_now: (u64, u64),
+    /// Whether the latest non-finite was inherited from an input.
+    pub inherited: bool,
+    /// Scans of the whole run, and those of them with a non-finite element.
+    pub samples: (u64, u64),
+    /// Whether it was once non-zero and is all zero in the latest scan.
+    pub became_zero: bool,
+}
+
+impl SiteRow {
+    fn new(summary: &SiteSummary) -> Self {
+        let (mut window, mut zeros, mut count) = (Window::default(), 0, 0);
+        let (mut max, mut max_unscaled) = (0.0f64, 0.0f64);
+        for sample in &summary.recent {
+            window.add(&sample.stats);
+            zeros += sample.stats.zeros;
+            count += sample.stats.count;
+            max = max.max(sample.stats.max_abs);
+            let scale = sample.loss_scale.filter(|s| *s > 0.0 && summary.site.probe.is_gradient()).unwrap_or(1.0);
+            max_unscaled = max_unscaled.max(sample.stats.max_abs / scale);
+        }
+        let latest = summary.latest();
+        Self {
+            label: summary.site.label(),
+            probe: summary.site.probe,
+            dtype: summary.site.dtype,
+            maxima: summary.recent.iter().map(|s| (s.step, s.stats.max_abs)).collect(),
+            max,
+            max_unscaled,
+            max_of_run: summary.max_abs,
+            zero_share: (count > 0).then(|| zeros as f64 / count as f64),
+            window,
+            non_finite_now: latest.map_or((0, 0), |s| (s.stats.nan, s.stats.pos_inf + s.stats.neg_inf)),
+            inherited: latest.is_some_and(|s| s.inherited),
+            samples: (summary.samples, summary.non_finite_samples),
+            became_zero: summary.nonzero_samples > 0 && latest.is_some_and(|s| s.stats.zeros == s.stats.count),
+        }
+    }
+
+    /// Share of the non-zero elements that are subnormal in FP16; 1 for a tensor that became zero, `None` for one that always was.
+    pub fn fading(&self) -> Option<f64> {
+        if self.became_zero { Some(1.0) } else { self.window.zone_share(Zone::Subnormal) }
+    }
+
+    /// Whether the latest scan held a NaN or an infinity.
+    pub fn is_non_finite(&self) -> bool {
+        self.non_finite_now != (0, 0)
+    }
+}
+
+/// One layer over the recent scans.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Dotted path; empty for the root.
+    pub path: String,
+    /// Its sites, in the order of the recording.
+    pub sites: Vec<SiteRow>,
+    /// The gravest of its findings.
+    pub severity: Option<Severity>,
+    /// Distinct operators seen in forward.
+    pub operators: usize,
+    /// Dtypes of its activations (of all its sites, where none was seen), without repeats.
+    pub dtypes: Vec<Dtype>,
+    /// Largest recent activation.
+    pub activation_max: Option<f64>,
+    /// Largest recent gradient as it was held.
+    pub gradient_max: Option<f64>,
+    /// The same without the loss scale.
+    pub gradient_unscaled: Option<f64>,
+    /// [`SiteRow::fading`] of its worst gradient; pooled, a large healthy tensor would hide a small dying one.
+    pub subnormal_share: Option<f64>,
+    /// Share of zeros among the held gradients.
+    pub zero_share: Option<f64>,
+    /// Scans of its worst site with a non-finite element.
+    pub non_finite_scans: u64,
+    /// Whether the latest scan of one of its sites held a non-finite element.
+    pub non_finite_now: bool,
+    /// Where its gradients lie, as held and, where that was seen, as they were before a cast to FP16.
+    pub gradients: Window,
+    /// Where its activations lie.
+    pub activations: Window,
+}
+
+impl Layer {
+    fn new(path: &str, sites: Vec<SiteRow>, findings: &[Finding]) -> Self {
+        let of = |probe: Probe| sites.iter().filter(move |s| s.probe == probe);
+        let (activations, held) = (of(Probe::Activation).collect::<Vec<_>>(), held_gradients(&sites));
+        let shown = |s: &&SiteRow| activations.is_empty() || s.probe == Probe::Activation;
+        let mut dtypes: Vec<Dtype> = sites.iter().filter(shown).map(|s| s.dtype).collect();
+        dtypes.sort();
+        dtypes.dedup();
+        Self {
+            path: path.to_owned(),
+            severity: findings.iter().filter(|f| f.layer == path && !path.is_empty()).map(|f| f.severity).max(),
+            operators: activations.len(),
+            dtypes,
+            activation_max: largest(&activations, |s| s.max),
+            gradient_max: largest(&held, |s| s.max),
+            gradient_unscaled: largest(&held, |s| s.max_unscaled),
+            subnormal_share: held.iter().filter_map(|s| s.fading()).reduce(f64::max),
+            zero_share: mean(&held, |s| s.zero_share),
+            non_finite_scans: sites.iter().map(|s| s.samples.1).max().unwrap_or(0),
+            non_finite_now: sites.iter().any(SiteRow::is_non_finite),
+            gradients: merged(&of(Probe::CastGrad).chain(held.iter().copied()).collect::<Vec<_>>()),
+            activations: merged(&activations),
+            sites,
+        }
+    }
+
+    /// More trouble sorts first. Fading counts where FP16 holds the gradients; layers alike keep the order of the model.
+    fn trouble(&self, other: &Self) -> Ordering {
+        let grave = |l: &Layer| (Reverse(l.severity), Reverse(l.non_finite_now));
+        let fading = |l: &Layer| l.subnormal_share.filter(|_| l.holds_gradients_in_fp16()).unwrap_or(0.0);
+        let scans = |l: &Layer| Reverse(l.non_finite_scans);
+        grave(self)
+            .cmp(&grave(other))
+            .then_with(|| fading(other).total_cmp(&fading(self)))
+            .then_with(|| scans(self).cmp(&scans(other)))
+    }
+
+    /// Whether the gradients shown are held in FP16, so that its limits are theirs.
+    pub fn holds_gradients_in_fp16(&self) -> bool {
+        held_gradients(&self.sites).iter().any(|s| s.dtype == Dtype::F16)
+    }
+}
+
+/// The gradients that a loss scale protects: those held in FP16; where there are none, all.
+fn held_gradients(sites: &[SiteRow]) -> Vec<&SiteRow> {
+    let gradients = || sites.iter().filter(|s| s.probe.is_gradient() && s.probe != Probe::CastGrad);
+    let held: Vec<_> = gradients().filter(|s| s.dtype == Dtype::F16).collect();
+    if held.is_empty() { gradients().collect() } else { held }
+}
+
+fn largest(sites: &[&SiteRow], of: impl Fn(&SiteRow) -> f64) -> Option<f64> {
+    sites.iter().map(|s| of(s)).reduce(f64::max)
+}
+
+fn mean(sites: &[&SiteRow], of: impl Fn(&SiteRow) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = sites.iter().filter_map(|s| of(s)).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn merged(sites: &[&SiteRow]) -> Window {
+    let mut window = Window::default();
+    sites.iter().for_each(|s| window.merge(&s.window));
+    window
+}
+
+/// The layers of a run in the order in which they were first observed.
+pub fn layers(aggregate: &Aggregate, findings: &[Finding]) -> Vec<Layer> {
+    let mut grouped: Vec<(&str, Vec<SiteRow>)> = Vec::new();
+    let mut index = std::collections::HashMap::new();
+    for summary in &aggregate.sites {
+        let path = summary.site.layer.as_str();
+        let at = *index.entry(path).or_insert_with(|| {
+            grouped.push((path, Vec::new()));
+            grouped.len() - 1
+        });
+        grouped[at].1.push(SiteRow::new(summary));
+    }
+    grouped.into_iter().map(|(path, sites)| Layer::new(path, sites, findings)).collect()
+}

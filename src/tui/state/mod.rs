@@ -1,0 +1,59 @@
+//! What is known of a run, in the terms of the dashboard. `view` has a module of the same name for each one here.
+
+mod charts;
+mod findings;
+mod header;
+mod layers;
+mod rates;
+mod run;
+mod window;
+
+pub use charts::Charts;
+pub use findings::{Findings, same_finding};
+pub use header::{Header, RunState};
+pub use layers::{Layer, SiteRow, Sort, layers};
+pub use rates::Rates;
+#[cfg(test)]
+pub use run::Judge;
+pub use run::{Run, Source};
+pub use window::{Window, Zone};
+
+use crate::aggregate::{Aggregate, Instrument};
+use crate::observation::{Parameter, RunInfo};
+
+/// Everything that one frame shows. It is owned, so that a paused screen keeps its picture while the run goes on.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The run in two lines.
+    pub header: Header,
+    /// Loss and loss scale over time.
+    pub charts: Charts,
+    /// One entry per layer, in the order of the model.
+    pub layers: Vec<Layer>,
+    /// What was found, and what could not be told.
+    pub findings: Findings,
+    /// What was sampled and what was lost.
+    pub instrument: Instrument,
+    /// How the run began, where its first record was read.
+    pub run: Option<RunInfo>,
+}
+
+impl Snapshot {
+    /// The picture of an aggregate and what the rules make of it.
+    pub fn new(aggregate: &Aggregate, findings: Findings, header: Header) -> Self {
+        Self {
+            header,
+            charts: Charts::new(&aggregate.timeline),
+            layers: layers(aggregate, &findings.found),
+            findings,
+            instrument: aggregate.instrument.clone(),
+            run: aggregate.run.clone(),
+        }
+    }
+
+    /// The parameters of one layer: those whose name is the layer's path, a dot and one more part.
+    pub fn parameters<'a>(&'a self, layer: &'a str) -> impl Iterator<Item = &'a Parameter> {
+        let parameters = self.run.iter().flat_map(|run| &run.parameters);
+        parameters.filter(move |p| p.name.rsplit_once('.').map_or("", |(path, _)| path) == layer)
+    }
+}

@@ -1,0 +1,161 @@
+//! A run as it is read: the diagnosis, its speed, and how long nothing has come.
+
+use std::time::Duration;
+
+use super::{Findings, Header, Rates, RunState, Snapshot};
+use crate::observation::Record;
+use crate::rules::Diagnosis;
+
+/// What is known of the recording beside what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Where it lies, as the user wrote it.
+    pub place: String,
+    /// Whether the observed process is gone; `None` where that cannot be told.
+    pub process_gone: Option<bool>,
+    /// Whether the command that was started has ended.
+    pub command_ended: bool,
+    /// Why it cannot be read on, where it cannot.
+    pub problem: Option<String>,
+    /// Something else to say in the header.
+    pub notice: Option<String>,
+}
+
+/// What the rules make of a run. The screens are tested without them, so that a better sentence in a rule changes no screen.
+pub type Judge = Box<dyn Fn(&Diagnosis) -> Findings>;
+
+/// A run as it is read. Times are counted from the start of watching.
+pub struct Run {
+    judge: Judge,
+    diagnosis: Diagnosis,
+    rates: Rates,
+    /// What is known of the recording beside what it holds.
+    pub source: Source,
+    grown_at: Duration,
+    replay: bool,
+}
+
+impl Run {
+    /// A recording without news is called stalled after this long, or after [`Run::STALL_STEPS`] of its steps if that is longer.
+    const STALL: Duration = Duration::from_secs(10);
+    const STALL_STEPS: u32 = 8;
+
+    /// A run of which nothing was read yet.
+    pub fn new(source: Source) -> Self {
+        Self::judged_by(source, Box::new(Findings::of))
+    }
+
+    /// As [`Run::new`], with another judge than the rules.
+    pub fn judged_by(source: Source, judge: Judge) -> Self {
+        let (diagnosis, rates) = (Diagnosis::new(), Rates::default());
+        Self { judge, diagnosis, rates, source, grown_at: Duration::ZERO, replay: false }
+    }
+
+    /// Adds records that were read at `now`; `age` is how long before that the recording had last grown.
+    pub fn apply(&mut self, records: Vec<Record>, now: Duration, age: Duration) {
+        self.grown_at = now.saturating_sub(age);
+        for record in records {
+            if let Record::Step(step) = &record {
+                self.rates.push(step);
+            }
+            self.diagnosis.apply(record);
+        }
+    }
+
+    /// Forgets what was read: another recording took its place.
+    pub fn restart(&mut self) {
+        (self.diagnosis, self.rates, self.replay) = (Diagnosis::new(), Rates::default(), false);
+    }
+
+    /// Tells that everything recorded so far was there when watching began: if the run has ended, this is a replay.
+    pub fn mark_replay(&mut self) {
+        self.replay = self.diagnosis.aggregate().end.is_some();
+    }
+
+    /// What the rules make of the run.
+    pub fn diagnosis(&self) -> &Diagnosis {
+        &self.diagnosis
+    }
+
+    /// What the run is doing at `now`.
+    pub fn state(&self, now: Duration) -> RunState {
+        let aggregate = self.diagnosis.aggregate();
+        match &aggregate.end {
+            Some(end) if self.replay => return RunState::Replay(end.reason),
+            Some(end) => return RunState::Ended(end.reason),
+            None if aggregate.run.is_none() => return RunState::Waiting,
+            None => {}
+        }
+        if self.source.command_ended {
+            return RunState::Killed;
+        }
+        let idle = now.saturating_sub(self.grown_at);
+        let patience = self.rates.step_time().unwrap_or_default().saturating_mul(Self::STALL_STEPS).max(Self::STALL);
+        match (idle > patience, self.source.process_gone) {
+            (false, _) => RunState::Live,
+            (true, Some(true)) => RunState::Killed,
+            (true, _) => RunState::Stalled(Duration::from_secs(idle.as_secs())),
+        }
+    }
+
+    /// The picture of the run at `now`.
+    pub fn snapshot(&self, now: Duration) -> Snapshot {
+        let aggregate = self.diagnosis.aggregate();
+        let name = aggregate.run.as_ref().map_or(&self.source.place, |run| &run.name).clone();
+        let notice = self.source.problem.clone().or_else(|| self.source.notice.clone());
+        let header = Header::new(name, self.state(now), aggregate, &self.rates, notice);
+        Snapshot::new(aggregate, (self.judge)(&self.diagnosis), header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::{End, EndReason};
+    use crate::tui::testing::{run_info, step};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn started() -> Run {
+        let mut run = Run::new(Source::default());
+        run.apply(vec![Record::Run(run_info("r")), Record::Step(step(0))], SECOND, Duration::ZERO);
+        run
+    }
+
+    #[test]
+    fn a_run_without_a_record_is_waited_for() {
+        assert_eq!(Run::new(Source::default()).state(100 * SECOND), RunState::Waiting);
+    }
+
+    #[test]
+    fn silence_is_a_stall_and_with_the_process_gone_a_kill() {
+        let mut run = started();
+        assert_eq!(run.state(5 * SECOND), RunState::Live);
+        assert_eq!(run.state(61 * SECOND), RunState::Stalled(60 * SECOND));
+        run.source.process_gone = Some(true);
+        assert_eq!(run.state(61 * SECOND), RunState::Killed);
+        assert_eq!(run.state(5 * SECOND), RunState::Live);
+    }
+
+    #[test]
+    fn slow_steps_are_no_stall() {
+        let mut run = Run::new(Source::default());
+        let slow = |index| crate::observation::Step { time_ns: index * 30_000_000_000, ..step(index) };
+        run.apply(
+            vec![Record::Run(run_info("r")), Record::Step(slow(0)), Record::Step(slow(1))],
+            SECOND,
+            Duration::ZERO,
+        );
+        assert_eq!(run.state(100 * SECOND), RunState::Live);
+    }
+
+    #[test]
+    fn a_run_that_had_ended_before_is_a_replay() {
+        let end = || Record::End(End { steps: 1, dropped_steps: 0, reason: EndReason::Finished });
+        let mut run = started();
+        run.apply(vec![end()], SECOND, Duration::ZERO);
+        assert_eq!(run.state(SECOND), RunState::Ended(EndReason::Finished));
+        run.mark_replay();
+        assert_eq!(run.state(SECOND), RunState::Replay(EndReason::Finished));
+    }
+}

@@ -1,0 +1,189 @@
+//! The program itself, driven through scripts, and its screens.
+
+use std::time::Duration;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::app::Exit;
+use super::keys::BINDINGS;
+use super::testing::scenario::{Fault, records};
+use super::testing::{Act, END_OF_SCRIPT, Script, app, play, screen, underflow};
+use super::view::Theme;
+use super::world::Command;
+
+const SMALL: (u16, u16) = (80, 24);
+const LARGE: (u16, u16) = (120, 40);
+const ENTER: Act = Act::Key(KeyCode::Enter);
+
+fn key(c: char) -> Act {
+    Act::Key(KeyCode::Char(c))
+}
+
+/// A run of 120 steps that goes on.
+fn live(fault: Fault) -> Vec<Act> {
+    vec![Act::Write(records("demo", fault, 120, false)), Act::Wait(Duration::from_secs(1))]
+}
+
+fn then(mut acts: Vec<Act>, more: impl IntoIterator<Item = Act>) -> Vec<Act> {
+    acts.extend(more);
+    acts
+}
+
+#[test]
+fn screens_at_both_sizes() {
+    for (name, size) in [("80x24", SMALL), ("120x40", LARGE)] {
+        let shot = |what: &str, text: String| insta::assert_snapshot!(format!("{what}_{name}"), text);
+        shot("waiting", screen(size, vec![], []));
+        shot("healthy", screen(size, vec![], live(Fault::None)));
+        shot("underflow", screen(size, underflow(), live(Fault::Underflow("block.0.attn.qk"))));
+        shot("nan", screen(size, vec![], live(Fault::Nan("block.0.attn.out"))));
+        shot("help", screen(size, vec![], then(live(Fault::None), [key('?')])));
+        shot("layer", screen(size, underflow(), then(live(Fault::Underflow("block.0.attn.qk")), [ENTER])));
+        shot("layer_nan", screen(size, vec![], then(live(Fault::Nan("head")), [ENTER])));
+        shot("finding", screen(size, underflow(), then(live(Fault::None), [Act::Key(KeyCode::Tab), ENTER])));
+        shot("instrument", screen(size, vec![], then(live(Fault::None), [key('i')])));
+        shot("activations", screen(size, vec![], then(live(Fault::None), [key('w'), key('s')])));
+    }
+}
+
+#[test]
+fn without_unicode_every_character_is_ascii() {
+    let ascii = Theme { colour: false, unicode: false };
+    for more in [vec![], vec![key('?')], vec![ENTER], vec![key('i')]] {
+        let mut world = Script { findings: underflow(), ..Script::new(then(live(Fault::Nan("head")), more)) };
+        let (text, _) = play(SMALL, ascii, &mut world);
+        assert!(text.is_ascii(), "{text}");
+    }
+    let mut world = Script { findings: underflow(), ..Script::new(live(Fault::Nan("head"))) };
+    insta::assert_snapshot!("ascii_80x24", play(SMALL, ascii, &mut world).0);
+}
+
+#[test]
+fn without_colour_no_cell_has_one() {
+    let mut app = app(Theme::PLAIN, underflow());
+    let mut world = Script::new(live(Fault::Nan("head")));
+    let mut terminal = Terminal::new(TestBackend::new(SMALL.0, SMALL.1)).expect("a test terminal");
+    app.show(&mut terminal, &mut world).expect("nothing fails");
+    let coloured = terminal.backend().buffer().content.iter().filter(|cell| cell.fg != ratatui::style::Color::Reset);
+    assert_eq!(coloured.count(), 0);
+}
+
+#[test]
+fn a_problem_with_the_recording_is_said_and_the_rest_is_shown() {
+    let acts = then(live(Fault::None), [Act::Problem("the recording is damaged in 2 places, 512 bytes were skipped")]);
+    let text =
+        screen(SMALL, vec![], then(acts, [Act::Wait(Duration::from_secs(1)), Act::Wait(Duration::from_secs(1))]));
+    assert!(text.contains("damaged in 2 places"), "{text}");
+    assert!(text.contains("block.0.fc"), "{text}");
+}
+
+#[test]
+fn a_run_that_had_ended_is_shown_whole_at_once() {
+    let mut world = Script::new([]);
+    world.write(records("demo", Fault::None, 120, true));
+    let (text, _) = play(SMALL, Theme::PLAIN, &mut world);
+    assert!(text.contains("replay, ended") && text.contains("step 119"), "{text}");
+}
+
+#[test]
+fn a_held_picture_stays_and_tells_how_far_it_is_behind() {
+    let all = records("demo", Fault::None, 120, false);
+    let (first, rest) = all.split_at(all.len() - 20);
+    let wait = || Act::Wait(Duration::from_secs(1));
+    let mut acts = vec![Act::Write(first.to_vec()), wait(), key(' '), Act::Write(rest.to_vec()), wait(), wait()];
+    let text = screen(SMALL, vec![], acts.clone());
+    assert!(text.contains("held, 20 steps behind") && text.contains("step 99"), "{text}");
+    acts.extend([key(' '), wait()]);
+    let text = screen(SMALL, vec![], acts);
+    assert!(!text.contains("held") && text.contains("step 119"), "{text}");
+}
+
+#[test]
+fn the_selected_layer_stays_selected_when_the_order_changes() {
+    let acts = then(live(Fault::None), [key('j'), key('j'), key('s'), ENTER]);
+    let before = screen(SMALL, vec![], then(live(Fault::None), [key('j'), key('j'), ENTER]));
+    let after = screen(SMALL, vec![], acts);
+    let title = |text: &str| text.lines().find(|l| l.contains("layer ")).map(str::to_owned);
+    assert_eq!(title(&before), title(&after));
+}
+
+#[test]
+fn quitting_asks_only_while_a_command_runs() {
+    let exit = |acts: Vec<Act>| play(SMALL, Theme::FULL, &mut Script::new(acts)).1;
+    let running = || vec![Act::Command(Command::Running), Act::Wait(Duration::from_secs(1)), key('q')];
+    assert_eq!(exit(vec![key('q')]), Exit::Quit);
+    assert_eq!(exit(vec![Act::Ctrl('c')]), Exit::Quit);
+    assert_eq!(exit(running()), Exit::Signal(END_OF_SCRIPT));
+    assert_eq!(exit(then(running(), [Act::Key(KeyCode::Esc)])), Exit::Signal(END_OF_SCRIPT));
+    assert_eq!(exit(then(running(), [key('l')])), Exit::LeaveRunning);
+    assert_eq!(exit(then(running(), [key('s')])), Exit::Stop);
+    let ended = [Act::Command(Command::Ended(3)), Act::Wait(Duration::from_secs(1)), key('q')];
+    assert_eq!(exit(then(running(), ended)), Exit::Quit);
+    assert_eq!(exit(vec![Act::Signal(15)]), Exit::Signal(15));
+}
+
+#[test]
+fn the_question_is_on_the_screen() {
+    let acts = [Act::Command(Command::Running), Act::Wait(Duration::from_secs(1)), key('q')];
+    insta::assert_snapshot!("quit_80x24", screen(SMALL, vec![], then(live(Fault::None), acts)));
+}
+
+#[test]
+fn a_command_that_recorded_nothing_is_told_so() {
+    let ended = [
+        Act::Command(Command::Ended(1)),
+        Act::Wait(Duration::from_secs(1)),
+        key('o'),
+        Act::Wait(Duration::from_secs(1)),
+    ];
+    let mut world = Script { printed: Some(vec!["ModuleNotFoundError".into()]), ..Script::new(ended) };
+    let (text, _) = play(SMALL, Theme::PLAIN, &mut world);
+    assert!(text.contains("recorded nothing") && text.contains("ModuleNotFoundError"), "{text}");
+}
+
+#[test]
+fn help_names_every_key() {
+    let text = screen((100, 60), vec![], [key('?')]);
+    for binding in BINDINGS {
+        assert!(text.contains(binding.label) && text.contains(binding.help), "{}", binding.label);
+    }
+}
+
+fn any_key() -> impl Strategy<Value = KeyEvent> {
+    let bound: Vec<KeyEvent> = BINDINGS
+        .iter()
+        .flat_map(|b| b.keys)
+        .map(|&(code, ctrl)| KeyEvent::new(code, if ctrl { KeyModifiers::CONTROL } else { KeyModifiers::NONE }))
+        .collect();
+    prop_oneof![
+        8 => prop::sample::select(bound),
+        1 => any::<char>().prop_map(|c| KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_key_and_no_size_makes_it_panic(
+        keys in prop::collection::vec((any_key(), 1u16..140, 1u16..50), 1..40),
+        steps in 0u64..70,
+        nan in any::<bool>(),
+        unicode in any::<bool>(),
+    ) {
+        let fault = if nan { Fault::Nan("conv2") } else { Fault::Underflow("head") };
+        let mut app = app(Theme { colour: true, unicode }, underflow());
+        let mut world = Script { printed: Some(vec!["a line".into(); 100]), ..Script::default() };
+        world.write(records("demo", fault, steps, false));
+        for (key, width, height) in keys {
+            app.read(&mut world).expect("nothing fails");
+            app.press(key, &mut world).expect("nothing fails");
+            app.refresh(&mut world);
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test terminal");
+            terminal.draw(|frame| app.draw(frame)).expect("drawn");
+        }
+    }
+}

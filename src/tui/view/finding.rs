@@ -1,0 +1,73 @@
+//! One finding, whole: remedy, reason, the numbers it stands on.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::findings::{place, steps};
+use super::number::{grouped, magnitude};
+use super::page::{self, heading};
+use super::wrap::labelled;
+use super::{View, theme::Theme};
+use crate::rules::{Finding, Value};
+use crate::tui::state::same_finding;
+use crate::tui::ui::Extent;
+
+/// Draws the page of a finding. Its latest numbers are shown while it is still there.
+pub fn draw(frame: &mut Frame, area: Rect, view: &View, opened: &Finding) -> Extent {
+    let current = view.snapshot.findings.found.iter().find(|f| same_finding(f, opened));
+    let finding = current.unwrap_or(opened);
+    let width = usize::from(area.width);
+    let mut lines = text(finding, width, view.theme);
+    if current.is_none() {
+        lines.insert(
+            0,
+            Line::styled(
+                "This finding is no longer held; below is what it was when it was opened.",
+                view.theme.warning(),
+            ),
+        );
+    }
+    let title = vec![
+        Span::styled(finding.severity.name(), view.theme.severity(finding.severity)),
+        Span::raw(" "),
+        Span::styled(format!("{} {}", finding.code, finding.name), view.theme.title(true)),
+    ];
+    page::draw(frame, area, view, title, lines)
+}
+
+fn text(finding: &Finding, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let mut lines = labelled("where  ", theme.dim(), &place(finding), width);
+    if let Some(probe) = finding.probe {
+        lines.extend(labelled("seen   in the ", theme.dim(), probe.name(), width));
+    }
+    lines.extend(labelled("when   ", theme.dim(), &steps(finding), width));
+    for (title, text) in [("What to change", &finding.remedy), ("What happened", &finding.explanation)] {
+        lines.extend([Line::default(), heading(title)]);
+        lines.extend(labelled("  ", Style::new(), text, width));
+    }
+    lines.extend([Line::default(), heading("The numbers it stands on")]);
+    let longest = finding.evidence.iter().map(|e| e.name.len()).max().unwrap_or(0);
+    for evidence in &finding.evidence {
+        let label = format!("  {:<longest$}  ", evidence.name);
+        lines.extend(labelled(&label, theme.dim(), &value(&evidence.value), width));
+    }
+    lines.extend([Line::default()]);
+    lines.extend(labelled(
+        "",
+        Style::new(),
+        &format!("The rule, its thresholds and their reasons: ampdoctor explain {}", finding.code),
+        width,
+    ));
+    lines
+}
+
+/// A value of evidence, for people.
+pub fn value(value: &Value) -> String {
+    match value {
+        Value::Number(x) => magnitude(*x),
+        Value::Count(n) => grouped(*n),
+        Value::Text(text) => text.clone(),
+    }
+}

@@ -1,0 +1,44 @@
+//! The keys that do something on the page that is shown.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::View;
+use crate::tui::keys::{Action, BINDINGS, Binding};
+use crate::tui::ui::Page;
+
+/// Draws the footer; what does not fit is left out before the last two, help and quit.
+pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
+    let mut shown: Vec<&Binding> = BINDINGS.iter().filter(|b| b.footer.is_some() && applies(b.action, view)).collect();
+    let width = |bindings: &[&Binding]| bindings.iter().map(|b| text(b, view).width()).sum::<usize>();
+    while shown.len() > 2 && width(&shown) > usize::from(area.width) + 2 {
+        shown.remove(shown.len() - 3);
+    }
+    let spans: Vec<Span> = shown.into_iter().flat_map(|binding| text(binding, view).spans).collect();
+    frame.render_widget(Line::from(spans), area);
+}
+
+fn text(binding: &Binding, view: &View) -> Line<'static> {
+    let word = match binding.action {
+        Action::Pause if view.held.is_some() => "go on",
+        _ => binding.footer.unwrap_or_default(),
+    };
+    Line::from(vec![Span::styled(key_label(binding.label, view), view.theme.key()), Span::raw(format!(" {word}  "))])
+}
+
+/// Whether a key does something on the page that is shown.
+fn applies(action: Action, view: &View) -> bool {
+    let overview = view.ui.page == Page::Overview;
+    match action {
+        Action::Output => view.output.is_some(),
+        Action::Back => !overview,
+        Action::Open | Action::SwitchPanel | Action::Sort | Action::Tensors => overview,
+        _ => true,
+    }
+}
+
+/// A key as the terminal can write it.
+pub fn key_label(label: &str, view: &View) -> String {
+    if view.theme.unicode { label.to_owned() } else { label.replace('↑', "Up").replace('↓', "Dn") }
+}

@@ -1,0 +1,73 @@
+//! What was sampled, what it cost, what was lost: how far the picture can be trusted.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::header::sampled;
+use super::number::{grouped, percent};
+use super::page::{self, heading};
+use super::wrap::labelled;
+use super::{Theme, View};
+use crate::aggregate::Instrument;
+use crate::observation::{NoteKind, RunInfo};
+use crate::tui::ui::Extent;
+
+/// Draws the page.
+pub fn draw(frame: &mut Frame, area: Rect, view: &View) -> Extent {
+    let (width, theme, instrument) = (usize::from(area.width), view.theme, &view.snapshot.instrument);
+    let mut rows = Vec::new();
+    if let Some(run) = &view.snapshot.run {
+        rows.extend(about(run, (instrument.full_steps, instrument.steps)));
+    }
+    rows.extend(counts(instrument));
+    let mut lines: Vec<Line> =
+        rows.iter().flat_map(|(name, text)| labelled(&format!("{name:<14}"), theme.dim(), text, width)).collect();
+    lines.extend(notes(instrument, width, theme));
+    page::draw(frame, area, view, vec![Span::raw("instrument")], lines)
+}
+
+fn about(run: &RunInfo, scanned: (u64, u64)) -> Vec<(&'static str, String)> {
+    vec![
+        ("run", run.name.clone()),
+        ("command", run.command.join(" ")),
+        ("process", format!("{}, rank {}, {} threads, {}", run.pid, run.rank, run.threads, run.device)),
+        ("framework", run.framework.clone()),
+        ("recorded by", run.producer.clone()),
+        ("sampling", sampled(run.sampling, scanned)),
+    ]
+}
+
+fn counts(instrument: &Instrument) -> Vec<(&'static str, String)> {
+    let cost = match instrument.step_ns {
+        0 => "not known yet".to_owned(),
+        all => format!("{} % of the step time", percent(instrument.probe_ns as f64 / all as f64)),
+    };
+    let scanned =
+        format!("{} of {}, the others without scans", grouped(instrument.full_steps), grouped(instrument.steps));
+    vec![
+        ("steps scanned", scanned),
+        ("cost", cost),
+        ("dropped", format!("{} steps, because the queue of the writer was full", grouped(instrument.dropped_steps))),
+        ("not scanned", format!("{} tensors of scanned steps", grouped(instrument.unscanned))),
+    ]
+}
+
+fn notes(instrument: &Instrument, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    if instrument.notes.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![Line::default(), heading("notes")];
+    for note in &instrument.notes {
+        let style = match note.kind {
+            NoteKind::Detached | NoteKind::Dropped => theme.bad(),
+            NoteKind::BlindSpot => theme.warning(),
+            NoteKind::Information => theme.dim(),
+        };
+        lines.extend(labelled(&format!("step {:<9}", note.step), style, &note.text, width));
+    }
+    if instrument.notes_dropped > 0 {
+        lines.push(Line::raw(format!("and {} more", grouped(instrument.notes_dropped))));
+    }
+    lines
+}

@@ -1,0 +1,151 @@
+//! From what was asked for to an exit status.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use rustix::process::Signal;
+
+use super::app::{App, Exit};
+use super::child::{Child, GRACE, OUTPUT};
+use super::feed::Feed;
+use super::live::Live;
+use super::plain::{Plain, closed_pipe};
+use super::state::{Run, Source};
+use super::terminal::{Input, Screen, Signals};
+use super::view::Theme;
+use super::world::{Command, World};
+use super::{WatchOptions, WatchOutcome, WatchTarget, lines, once};
+
+/// Watches a run until its user leaves, or until it ends where nobody can press a key.
+///
+/// Draws the dashboard where standard output is a terminal, and plain lines where it is not. At the end it prints the findings and
+/// where the recording and the command's output lie.
+pub fn watch(options: WatchOptions) -> anyhow::Result<WatchOutcome> {
+    let dashboard = !options.plain && io::stdout().is_terminal() && io::stdin().is_terminal();
+    let signals = Signals::listen().context("signals cannot be listened to")?;
+    let input = if dashboard && options.once.is_none() { Input::Terminal } else { Input::Signals };
+    let mut world = open(&options.target, signals, input)?;
+    let source = Source { place: place(&options.target), ..Source::default() };
+    if let Some(size) = options.once {
+        return print_once(source, &mut world, size);
+    }
+    let (exit, run) = if dashboard {
+        show(source, &mut world, options.exit_at_end)?
+    } else {
+        let mut plain = Plain::new(source);
+        let exit = plain.tell(&mut world, &mut io::stdout().lock())?;
+        (exit, plain.into_run())
+    };
+    leave(exit, &run, &mut world)
+}
+
+fn open(target: &WatchTarget, signals: Signals, input: Input) -> anyhow::Result<Live> {
+    let (feed, child, run) = match target {
+        WatchTarget::Run(run) => (Feed::new(run), None, run),
+        WatchTarget::Command { command, run } => (Feed::of_a_new_run(run), Some(Child::start(command, run)?), run),
+    };
+    Ok(Live { feed, child, output: directory(run).join(OUTPUT), signals, input, start: Instant::now() })
+}
+
+/// The run directory of a path that may name a recording in it.
+fn directory(run: &Path) -> PathBuf {
+    match run.parent() {
+        Some(parent) if run.extension().is_some_and(|e| e == "amprec") => parent.into(),
+        _ => run.into(),
+    }
+}
+
+fn place(target: &WatchTarget) -> String {
+    match target {
+        WatchTarget::Run(run) | WatchTarget::Command { run, .. } => run.display().to_string(),
+    }
+}
+
+fn show(source: Source, world: &mut Live, exit_at_end: bool) -> anyhow::Result<(Exit, Run)> {
+    let mut app = App::new(Run::new(source), theme(), exit_at_end);
+    let mut screen = Screen::take().context("the terminal cannot be taken over; --plain prints lines instead")?;
+    let exit = app.show(&mut screen.terminal, world);
+    drop(screen);
+    Ok((exit.with_context(|| still_running(world))?, app.into_run()))
+}
+
+/// What becomes of the command when the dashboard fails: it is not to blame and goes on.
+fn still_running(world: &Live) -> String {
+    match &world.child {
+        Some(child) => format!("the dashboard failed; the command goes on as process {}", child.id()),
+        None => "the dashboard failed".into(),
+    }
+}
+
+fn theme() -> Theme {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    let locale: Option<OsString> = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    Theme::from_variables(env::var_os("NO_COLOR").as_deref(), env::var_os("TERM").as_deref(), locale.as_deref())
+}
+
+fn print_once(source: Source, world: &mut Live, size: (u16, u16)) -> anyhow::Result<WatchOutcome> {
+    let mut app = App::new(Run::new(source), Theme { unicode: theme().unicode, ..Theme::PLAIN }, false);
+    app.read_all(world)?;
+    let frame = once::frame(&mut app, size);
+    io::stdout().lock().write_all(frame.as_bytes()).or_else(closed_pipe)?;
+    Ok(WatchOutcome::OK)
+}
+
+/// Prints what there is to say at the end, sees to the command, and gives the exit status.
+fn leave(exit: Exit, run: &Run, world: &mut Live) -> anyhow::Result<WatchOutcome> {
+    print_end(run, world).or_else(closed_pipe)?;
+    let code = match exit {
+        Exit::Quit => match world.command()? {
+            Command::Ended(status) => status,
+            Command::None | Command::Running => 0,
+        },
+        Exit::LeaveRunning => {
+            say(&format!("the command goes on as process {}", world.child.as_ref().map_or(0, Child::id)))?;
+            0
+        }
+        Exit::Stop => stop(world, Signal::TERM)?,
+        Exit::Signal(signal) => {
+            let passed_on = if signal == signal_hook::consts::SIGINT { Signal::INT } else { Signal::TERM };
+            stop(world, passed_on)?;
+            128 + u8::try_from(signal).unwrap_or(0)
+        }
+    };
+    Ok(WatchOutcome { code })
+}
+
+/// Stops the command, where there is one and it runs, and says so.
+fn stop(world: &mut Live, signal: Signal) -> anyhow::Result<u8> {
+    let Some(child) = &mut world.child else { return Ok(0) };
+    if child.poll()? == Command::Running {
+        say(&format!("stopping the command, process {}", child.id()))?;
+    }
+    let killed = || drop(say(&format!("it did not end within {} s: killing it", GRACE.as_secs())));
+    child.stop(signal, killed).context("the command cannot be stopped")
+}
+
+/// A line on standard error; one that nobody can read any more is no error.
+fn say(line: &str) -> io::Result<()> {
+    match writeln!(io::stderr(), "{line}") {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::Other) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => Ok(()),
+        told => told,
+    }
+}
+
+fn print_end(run: &Run, world: &Live) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in lines::summary(&run.snapshot(world.now())) {
+        writeln!(out, "{line}")?;
+    }
+    if let Some(file) = world.feed.file() {
+        writeln!(out, "recording: {}", file.display())?;
+    }
+    if world.child.is_some() {
+        writeln!(out, "output of the command: {}", world.output.display())?;
+    }
+    out.flush()
+}

@@ -38,6 +38,7 @@ fmt:
 
 python-tests:
 	$(PYTHON) -m unittest discover -s probes/torch
+	$(PYTHON) -m unittest discover -s probes/trainer
 
 # Alone, in front of everything that waits for LibTorch.
 viewer-tests:
@@ -55,7 +56,7 @@ torch-tests: build
 	$(WITH_TORCH) cargo test --release --workspace
 
 acceptance: build ## the long checks; stopped, it goes on where it was
-	@$(PYTHON) probes/trainer/acceptance.py --bin "$(BIN)"
+	@$(PYTHON) probes/trainer/acceptance --bin "$(BIN)"
 
 bench: build ## what the doctor costs, and how fast the scan is
 	cargo bench --bench scan

@@ -5,11 +5,11 @@ cd "$(dirname "$0")/../.."
 bin=${1:-target/release}
 run=runs/demo
 rm -rf "$run"
-mkdir -p "$run"
 
-echo "Training a convolution net in FP16. At step 100 a fault is planted; watch the doctor find it."
-AMPDOCTOR_RUN="$run" "$bin/ampdoctor" watch -- "$bin/ampdoctor-trainer" \
-    --model conv --precision fp16 --steps 300 --every 1 --run "$run" --fault underflow@100
+echo "A convolution net learns digits in FP16. At step 100 a fault is planted: see when the doctor finds it."
+[[ -t 1 ]] && echo "Press q to leave the dashboard."
+"$bin/ampdoctor" watch --run "$run" -- "$bin/ampdoctor-trainer" \
+    --model conv --precision fp16 --steps 300 --every 1 --fault underflow@100
 
 "$bin/ampdoctor" report "$run" --format json >"$run/report.json"
 echo

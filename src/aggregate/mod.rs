@@ -1,12 +1,21 @@
 //! A run in bounded memory, whatever its length.
 
+mod magnitude;
+mod non_finite;
 mod site;
+mod starvation;
 mod timeline;
 
+pub use magnitude::MagnitudeHistogram;
+pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
 pub use site::{Sample, SiteSummary};
+pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
 
-use crate::observation::{End, Note, Record, RunInfo, ScalerConfig, ScalerEvent, Step, Tier};
+use crate::observation::{
+    End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+};
+use crate::scan::Dtype;
 
 /// Everything that rules, reports and the dashboard know of a run.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +30,8 @@ pub struct Aggregate {
     pub timeline: Timeline,
     /// Counts of what the scaler did.
     pub scaler: ScalerSummary,
+    /// Where non-finite values begin, and how long they last.
+    pub non_finite: NonFinite,
     /// What was sampled and what was lost.
     pub instrument: Instrument,
     /// The latest step, whole.
@@ -53,6 +64,10 @@ pub struct Instrument {
     pub full_steps: u64,
     /// Steps of which nothing was scanned.
     pub light_steps: u64,
+    /// Full steps in which backward delivered a gradient.
+    pub backward_steps: u64,
+    /// The latest full step.
+    pub last_full_step: Option<u64>,
     /// Steps missing from the recording.
     pub dropped_steps: u64,
     /// Time of all steps, in nanoseconds.
@@ -73,15 +88,45 @@ impl Instrument {
 }
 
 impl Aggregate {
+    /// The summary of a site; `None` for a number that no site record gave.
+    pub fn site(&self, id: SiteId) -> Option<&SiteSummary> {
+        self.sites.get(id.0 as usize)
+    }
+
+    /// The observations of the latest step with their sites, in order.
+    pub fn latest_observations(&self) -> impl DoubleEndedIterator<Item = (&Observation, &SiteSummary)> + '_ {
+        let observations = self.latest.iter().flat_map(|step| &step.observations);
+        observations.filter_map(|o| self.site(o.site).map(|s| (o, s)))
+    }
+
+    /// Whether gradients are held in FP16, so that a loss scale matters.
+    pub fn has_fp16_gradients(&self) -> bool {
+        self.sites.iter().any(|s| s.site.probe.is_gradient() && s.site.dtype == Dtype::F16)
+    }
+
+    /// Whether this tensor's values went through FP16, so that a loss scale can overflow them: FP16 gradients, and where there are such, parameter
+    /// gradients of any dtype, which autocast computes in FP16 and then converts.
+    pub fn went_through_fp16(&self, site: &Site) -> bool {
+        site.dtype == Dtype::F16 || (site.probe == Probe::ParamGrad && self.has_fp16_gradients())
+    }
+
     /// Adds one record.
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Run(run) => self.run = Some(run),
-            Record::Site(_, site) => self.sites.push(SiteSummary::new(site)),
+            Record::Site(id, site) => self.apply_site(id, site),
             Record::Scaler(config) => self.scaler_config = Some(config),
             Record::Step(step) => self.apply_step(step),
             Record::Note(note) => self.apply_note(note),
             Record::End(end) => self.end = Some(end),
+        }
+    }
+
+    /// Sites are numbered in the order in which they are written. One that is told again, or after a gap that damage left, is passed over:
+    /// its observations are then unknown, never somebody else's.
+    fn apply_site(&mut self, id: SiteId, site: Site) {
+        if id.0 as usize == self.sites.len() {
+            self.sites.push(SiteSummary::new(site));
         }
     }
 
@@ -95,16 +140,27 @@ impl Aggregate {
 
     fn apply_step(&mut self, step: Step) {
         self.count_step(&step);
+        self.instrument.backward_steps += u64::from(self.has_gradient(&step));
         for event in &step.scaler {
             self.count_event(event);
         }
-        for observation in &step.observations {
+        let previous_full_step = self.instrument.last_full_step;
+        self.non_finite.push(&step, &self.sites, previous_full_step);
+        let underflows = starvation::judge(&step, &self.sites);
+        for (order, (observation, underflow)) in step.observations.iter().zip(underflows).enumerate() {
             if let Some(summary) = self.sites.get_mut(observation.site.0 as usize) {
-                summary.push(&step, observation);
+                summary.push(&step, observation, order as u32, underflow);
             }
+        }
+        if step.tier == Tier::Full {
+            self.instrument.last_full_step = Some(step.index);
         }
         self.timeline.push(&step);
         self.latest = Some(step);
+    }
+
+    fn has_gradient(&self, step: &Step) -> bool {
+        step.observations.iter().any(|o| self.site(o.site).is_some_and(|s| s.site.probe.is_gradient()))
     }
 
     fn count_step(&mut self, step: &Step) {

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::observation::{Observation, Site, Step};
+use super::magnitude::MagnitudeHistogram;
+use crate::numerics::Underflow;
+use crate::observation::{Observation, Probe, Site, SiteId, Step};
 use crate::scan::{ExponentHistogram, Stats};
 
 /// One site at one step.
@@ -16,6 +18,13 @@ pub struct Sample {
     pub inherited: bool,
     /// What the scan found.
     pub stats: Stats,
+    /// Its place among the observations of the step.
+    pub order: u32,
+    /// For a gradient: the operator whose backward computed it, where known.
+    pub via: Option<SiteId>,
+    /// For a gradient held in FP16: what that did to it. `None` for all others, for tensors of less than 64 elements, for non-finite ones, and
+    /// for zeros without a sign that FP16 is the reason.
+    pub underflow: Option<Underflow>,
 }
 
 /// One site over the whole run: totals, and a window of the recent past.
@@ -25,6 +34,8 @@ pub struct SiteSummary {
     pub site: Site,
     /// Scans.
     pub samples: u64,
+    /// The step of the first scan; that of the last is `latest().step`.
+    pub first_step: Option<u64>,
     /// Scans with a non-finite element.
     pub non_finite_samples: u64,
     /// Scans with a non-zero element.
@@ -41,9 +52,15 @@ pub struct SiteSummary {
     pub min_abs: f64,
     /// Largest finite magnitude of the run.
     pub max_abs: f64,
-    /// Exponents of all samples, merged.
+    /// Largest finite magnitude of the run, each divided by the loss scale at its step where the tensor is a gradient.
+    pub max_unscaled: f64,
+    /// Exponents of all samples, merged; for a gradient, of those without a non-finite element, which say nothing of its range.
     pub exponents: ExponentHistogram,
-    /// The recent past, oldest first, at most [`SiteSummary::WINDOW`] samples.
+    /// Largest magnitude of each step: of gradients, activations and updates.
+    pub step_max: MagnitudeHistogram,
+    /// Smallest non-zero magnitude of each step: of activations.
+    pub step_min: MagnitudeHistogram,
+    /// The recent past, oldest first: at most [`SiteSummary::WINDOW`] samples, one a step.
     pub recent: VecDeque<Sample>,
 }
 
@@ -56,6 +73,7 @@ impl SiteSummary {
         Self {
             site,
             samples: 0,
+            first_step: None,
             non_finite_samples: 0,
             nonzero_samples: 0,
             count: 0,
@@ -64,6 +82,9 @@ impl SiteSummary {
             inf: 0,
             min_abs: 0.0,
             max_abs: 0.0,
+            max_unscaled: 0.0,
+            step_max: MagnitudeHistogram::default(),
+            step_min: MagnitudeHistogram::default(),
             exponents: ExponentHistogram::default(),
             recent: VecDeque::new(),
         }
@@ -74,9 +95,15 @@ impl SiteSummary {
         self.recent.back()
     }
 
-    pub(super) fn push(&mut self, step: &Step, observation: &Observation) {
+    /// The `n` latest samples, oldest first; `None` when there are not as many.
+    pub fn last(&self, n: usize) -> Option<impl DoubleEndedIterator<Item = &Sample> + Clone + '_> {
+        (self.recent.len() >= n).then(|| self.recent.range(self.recent.len() - n..))
+    }
+
+    pub(super) fn push(&mut self, step: &Step, observation: &Observation, order: u32, underflow: Option<Underflow>) {
         let stats = &observation.stats;
         self.samples += 1;
+        self.first_step.get_or_insert(step.index);
         self.non_finite_samples += u64::from(stats.non_finite() > 0);
         self.nonzero_samples += u64::from(stats.max_abs > 0.0);
         self.count += stats.count;
@@ -87,15 +114,52 @@ impl SiteSummary {
             self.min_abs = stats.min_abs;
         }
         self.max_abs = self.max_abs.max(stats.max_abs);
-        self.exponents.merge(&stats.exponents);
-        if self.recent.len() == Self::WINDOW {
-            self.recent.pop_front();
+        self.max_unscaled = self.max_unscaled.max(stats.max_abs / self.carried_scale(step));
+        if stats.non_finite() == 0 || !self.site.probe.is_gradient() {
+            self.exponents.merge(&stats.exponents);
         }
-        self.recent.push_back(Sample {
+        self.count_extremes(stats);
+        self.remember(Sample {
             step: step.index,
             loss_scale: step.loss_scale,
             inherited: observation.inherited,
             stats: stats.clone(),
+            order,
+            via: observation.via,
+            underflow,
         });
+    }
+
+    /// The window holds one sample a step, so that a trend is one over steps: of the micro-batches of an accumulation the latest, but a non-finite one
+    /// is not forgotten for a finite one.
+    fn remember(&mut self, sample: Sample) {
+        match self.recent.back_mut().filter(|last| last.step == sample.step) {
+            Some(last) if last.stats.non_finite() > 0 && sample.stats.non_finite() == 0 => {}
+            Some(last) => *last = sample,
+            None => {
+                if self.recent.len() == Self::WINDOW {
+                    self.recent.pop_front();
+                }
+                self.recent.push_back(sample);
+            }
+        }
+    }
+
+    /// The loss scale that the tensor carries: 1 for what is no gradient, and where there is no usable scale.
+    fn carried_scale(&self, step: &Step) -> f64 {
+        step.loss_scale.filter(|s| self.site.probe.is_gradient() && *s > 0.0 && s.is_finite()).unwrap_or(1.0)
+    }
+
+    fn count_extremes(&mut self, stats: &Stats) {
+        match self.site.probe {
+            Probe::Activation => {
+                self.step_max.record(stats.max_abs, stats.non_finite() > 0);
+                self.step_min.record(stats.min_abs, stats.non_finite() > 0);
+            }
+            Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad | Probe::Update => {
+                self.step_max.record(stats.max_abs, stats.non_finite() > 0);
+            }
+            Probe::Param | Probe::Buffer => {}
+        }
     }
 }

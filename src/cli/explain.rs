@@ -21,11 +21,8 @@ pub(super) fn rules(args: RulesArgs, terminal: &Terminal) -> anyhow::Result<Exit
 }
 
 pub(super) fn explain(args: &ExplainArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let rules = infos();
-    let typed = args.rule.trim();
-    let is_meant = |info: &&&RuleInfo| info.code.eq_ignore_ascii_case(typed) || info.name.eq_ignore_ascii_case(typed);
-    let rule = rules.iter().find(is_meant).with_context(|| unknown_rule(typed, &rules))?;
-    terminal.print(&render_page(rule, &terminal.layout))?;
+    let rule = rules::find(&args.rule).with_context(|| unknown_rule(&args.rule))?;
+    terminal.print(&render_page(rule.info(), &terminal.layout))?;
     Ok(Exit::Success)
 }
 
@@ -33,9 +30,8 @@ fn infos() -> Vec<&'static RuleInfo> {
     rules::all().iter().map(|rule| rule.info()).collect()
 }
 
-fn unknown_rule(typed: &str, rules: &[&RuleInfo]) -> String {
-    let names = rules.iter().flat_map(|info| [info.code, info.name]);
-    let hint = match nearest(typed, names) {
+fn unknown_rule(typed: &str) -> String {
+    let hint = match nearest(typed, infos().into_iter().flat_map(|info| [info.code, info.name])) {
         Some(name) => format!("Did you mean {name}? "),
         None => String::new(),
     };

@@ -22,7 +22,10 @@ impl Terminal {
     pub fn of_process() -> Self {
         let (stdout, stderr) = (io::stdout().is_terminal(), io::stderr().is_terminal());
         let layout = |is_terminal| layout_of(is_terminal, wants_colour(), columns);
-        Self { layout: layout(stdout), stderr: layout(stderr), stderr_is_terminal: stderr }
+        // A message in a log stays on its line, where it can be searched for.
+        let unbroken = Layout { width: usize::MAX, colour: false };
+        let on_stderr = if stderr { layout(true) } else { unbroken };
+        Self { layout: layout(stdout), stderr: on_stderr, stderr_is_terminal: stderr }
     }
 
     /// Writes to standard output. A reader that has gone away is no error.

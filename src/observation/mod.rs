@@ -2,6 +2,7 @@
 
 mod run;
 mod scaler;
+pub mod scenario;
 mod site;
 mod step;
 

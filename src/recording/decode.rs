@@ -15,6 +15,9 @@ use crate::scan::{Dtype, ExponentHistogram, Scaled, Stats};
 
 /// Exponents that a finite non-zero `f64` can have.
 const EXPONENTS: std::ops::RangeInclusive<i64> = -1074..=1023;
+/// Powers of two that a sum can have lie well within: squares of `f64` reach 2^2048, and 2^64 elements add 64. What is computed from
+/// them must not overflow.
+const SUM_EXPONENT: u32 = 1 << 16;
 /// Site numbers lie below this. Readers keep tables by site number; a number out of a broken producer must not become a
 /// table of billions. No model comes near: a thousand layers make some ten thousand sites.
 const MAX_SITES: u32 = 1 << 20;
@@ -235,8 +238,8 @@ fn stats(s: schema::Stats) -> Result<Stats, Nonsense> {
         neg_inf: s.neg_inf,
         min_abs: s.min_abs,
         max_abs: s.max_abs,
-        sum: scaled(s.sum.unwrap_or_default()),
-        sum_squares: scaled(s.sum_squares.unwrap_or_default()),
+        sum: scaled(s.sum.unwrap_or_default())?,
+        sum_squares: scaled(s.sum_squares.unwrap_or_default())?,
         exponents,
     })
 }
@@ -249,8 +252,11 @@ fn histogram(first: i32, counts: &[u64]) -> Result<ExponentHistogram, Nonsense> 
     Ok(ExponentHistogram::from_counts(first, counts))
 }
 
-fn scaled(schema::Scaled { value, exponent }: schema::Scaled) -> Scaled {
-    Scaled { value, exponent }
+fn scaled(schema::Scaled { value, exponent }: schema::Scaled) -> Result<Scaled, Nonsense> {
+    if exponent.unsigned_abs() > SUM_EXPONENT {
+        return Err(Nonsense(format!("a sum of {value} * 2^{exponent}")));
+    }
+    Ok(Scaled { value, exponent })
 }
 
 /// `None` for a kind of event that this version does not know.

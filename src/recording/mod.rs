@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The types of the schema (`ampdoctor.proto`, `schema.rs`) only mirror bytes and stay inside; `encode` and `decode` turn the
-//! types of [`observation`](crate::observation) into them and back.
+//! types of [`observation`](crate::observation) into them and back. What changes in `observation` changes in four places: the
+//! schema, its generated code (`tests/recording_schema.rs` writes it), `encode` and `decode`.
 
 mod decode;
 mod decoder;

@@ -44,7 +44,7 @@ pub struct Recorder {
     steps: u64,
     dropped: u64,
     last_step: u64,
-    /// The process that has the writer's thread: a forked child has not.
+    /// The process that has the writer's thread. A forked child has not, and the queue's lock may be held there by nobody.
     pid: u32,
     patience: Duration,
 }
@@ -165,7 +165,7 @@ impl Recorder {
 
     /// Sends what is pending, and a step behind it. What does not fit stays pending, but for the step.
     fn send(&mut self, step: Option<Step>, size: usize) -> bool {
-        let Some(queue) = &self.queue else { return false };
+        let Some(queue) = self.queue.as_ref().filter(|_| std::process::id() == self.pid) else { return false };
         let mut records = std::mem::take(&mut self.pending);
         records.extend(step.map(Record::Step));
         self.shared.queued.fetch_add(size, Ordering::Relaxed);

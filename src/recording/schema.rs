@@ -215,7 +215,7 @@ pub struct Stats {
     #[prost(uint64, repeated, tag = "11")]
     pub exponent_counts: ::prost::alloc::vec::Vec<u64>,
 }
-/// value * 2^exponent.
+/// value * 2^exponent; the exponent from -65536 to 65536.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Scaled {
     #[prost(double, tag = "1")]

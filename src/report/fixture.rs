@@ -7,7 +7,7 @@ use crate::observation::{
     ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
-use crate::rules::{Doubt, Evidence, Finding, Health, Severity, Value};
+use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Severity, Value};
 use crate::scan::{Dtype, ExponentHistogram, Stats};
 
 /// What a [`Run`] borrows from.
@@ -15,6 +15,7 @@ pub(super) struct Fixture {
     aggregate: Aggregate,
     findings: Vec<Finding>,
     doubts: Vec<Doubt>,
+    omitted: [Omitted; 1],
     integrity: Integrity,
     stopped: ReadError,
     unreadable: [ReadError; 1],
@@ -29,6 +30,7 @@ impl Fixture {
             aggregate,
             findings: findings(),
             doubts: doubts(),
+            omitted: [Omitted { code: "AMP201", layers: 5 }],
             integrity: damaged(),
             stopped: broken(0),
             unreadable: [broken(2)],
@@ -48,9 +50,9 @@ impl Fixture {
     }
 
     fn rank(&self) -> Rank<'_> {
-        let Self { aggregate, findings, doubts, .. } = self;
+        let Self { aggregate, findings, doubts, omitted, .. } = self;
         let (file, health) = ("rank-0.amprec", Health::Findings);
-        Rank { file, integrity: None, stopped: None, aggregate, findings, doubts, health }
+        Rank { file, integrity: None, stopped: None, aggregate, findings, doubts, omitted, health }
     }
 }
 

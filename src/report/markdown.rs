@@ -75,7 +75,23 @@ fn item_mark(line: &str) -> Option<usize> {
 
 /// The text without the marks of emphasis; code keeps its backticks, which set it apart from words.
 fn plain(text: &str) -> String {
-    text.replace("**", "")
+    let halves = text.split('`').enumerate().map(|(i, part)| match i % 2 {
+        0 => without_stars(&part.replace("**", "")),
+        _ => part.to_string(),
+    });
+    halves.collect::<Vec<_>>().join("`")
+}
+
+/// Drops a star at the edge of a word; one between two words or two letters is a product.
+fn without_stars(text: &str) -> String {
+    let is_word = |c: Option<&char>| c.is_some_and(|c| !c.is_whitespace());
+    let is_letter = |c: Option<&char>| c.is_some_and(|c| c.is_alphanumeric());
+    let chars: Vec<char> = text.chars().collect();
+    let is_mark = |i: usize| {
+        let (before, after) = (i.checked_sub(1).and_then(|i| chars.get(i)), chars.get(i + 1));
+        chars[i] == '*' && (is_word(before) || is_word(after)) && !(is_letter(before) && is_letter(after))
+    };
+    (0..chars.len()).filter(|&i| !is_mark(i)).map(|i| chars[i]).collect()
 }
 
 #[cfg(test)]
@@ -87,6 +103,12 @@ mod tests {
         let page = "# A title\n\nOne two\nthree four.\n- an item that\n  goes on\n2. next\n\n```rust\nlet x = \"long line of code\";\n```\nend\n";
         let expected = "A title\n\nOne two three\nfour.\n- an item that\n  goes on\n2. next\n\n    let x = \"long line of code\";\nend\n";
         assert_eq!(on_terminal(page, &Layout { width: 14, colour: false }), expected);
+    }
+
+    #[test]
+    fn marks_of_emphasis_are_dropped_and_products_are_kept() {
+        let text = "**Error**: *lost* (*not* g*S, 2 * 3, `a * *b`)";
+        assert_eq!(plain(text), "Error: lost (not g*S, 2 * 3, `a * *b`)");
     }
 
     #[test]

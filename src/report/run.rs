@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::aggregate::Aggregate;
 use crate::observation::EndReason;
 use crate::recording::{Integrity, ReadError};
-use crate::rules::{Diagnosis, Doubt, Finding, Health, Severity};
+use crate::rules::{Diagnosis, Doubt, Finding, Health, Omitted, Severity};
 
 /// One rank of a run: what its recording held and what the rules said of it.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub struct Rank<'a> {
     pub findings: &'a [Finding],
     /// Rules that could not tell.
     pub doubts: &'a [Doubt],
+    /// Rules that fired in more layers than are kept.
+    pub omitted: &'a [Omitted],
     /// The verdict on this rank.
     pub health: Health,
 }
@@ -36,6 +38,7 @@ impl<'a> Rank<'a> {
             aggregate: diagnosis.aggregate(),
             findings: diagnosis.findings(),
             doubts: diagnosis.doubts(),
+            omitted: diagnosis.omitted(),
             health: diagnosis.health(),
         }
     }
@@ -123,6 +126,13 @@ impl<'a> Run<'a> {
         all
     }
 
+    /// What was found in more layers than are listed, by code and rank.
+    pub fn omitted(&self) -> Vec<Attributed<'a, Omitted>> {
+        let mut all = self.attributed(|rank| rank.omitted);
+        all.sort_by_key(|of| (of.item.code, of.rank));
+        all
+    }
+
     /// How many findings there are of each severity.
     pub fn counts(&self) -> Counts {
         let of = |severity| self.findings().iter().filter(|of| of.item.severity == severity).count();
@@ -152,7 +162,7 @@ mod tests {
     use super::*;
 
     fn rank(aggregate: &Aggregate, health: Health) -> Rank<'_> {
-        Rank { file: "", integrity: None, stopped: None, aggregate, findings: &[], doubts: &[], health }
+        Rank { file: "", integrity: None, stopped: None, aggregate, findings: &[], doubts: &[], omitted: &[], health }
     }
 
     #[test]

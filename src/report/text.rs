@@ -2,7 +2,7 @@
 
 use super::number::{bytes, percent, readable};
 use super::{Attributed, Counts, Layout, Rank, Run};
-use crate::rules::{Doubt, Evidence, Finding, Health, Value};
+use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
 
 /// The text report of a run.
 pub fn text(run: &Run<'_>, layout: &Layout) -> String {
@@ -17,6 +17,7 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
         out.push('\n');
         out.push_str(&finding_text(&finding, run.is_distributed(), layout));
     }
+    out.push_str(&omitted_text(run, layout));
     out.push_str(&doubts_text(&run.doubts(), run.is_distributed(), layout));
     out.push('\n');
     out.push_str(&verdict(run, layout));
@@ -123,7 +124,7 @@ fn period(finding: &Finding) -> String {
     }
 }
 
-/// One number of evidence for people: `max_abs 6.104e-5`; a name that ends in `_share` gives a percentage.
+/// One number of evidence for people: `max_abs = 6.104e-5`; a name that ends in `_share` gives a percentage.
 pub fn evidence_text(evidence: &Evidence) -> String {
     let value = match &evidence.value {
         Value::Number(x) if is_share(evidence.name) => percent(*x),
@@ -131,11 +132,20 @@ pub fn evidence_text(evidence: &Evidence) -> String {
         Value::Count(n) => n.to_string(),
         Value::Text(text) => text.clone(),
     };
-    format!("{} {value}", evidence.name)
+    format!("{} = {value}", evidence.name)
 }
 
 fn is_share(name: &str) -> bool {
     name.split('_').any(|word| word == "share")
+}
+
+fn omitted_text(run: &Run<'_>, layout: &Layout) -> String {
+    let line = |of: &Attributed<'_, Omitted>| {
+        let rank = if run.is_distributed() { format!(" on rank {}", of.rank) } else { String::new() };
+        let layers = counted(of.item.layers, "more layer");
+        format!("\n{}", layout.wrap("", "  ", &format!("{} was also found in {layers}{rank}.", of.item.code)))
+    };
+    run.omitted().iter().map(line).collect()
 }
 
 fn doubts_text(doubts: &[Attributed<'_, Doubt>], name_rank: bool, layout: &Layout) -> String {

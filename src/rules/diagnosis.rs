@@ -1,6 +1,8 @@
 //! The engine: feeds records to the aggregate and the rules, and keeps what they find.
 
-use super::{Finding, Severity};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Finding, Firing, RuleInfo, Severity, Verdict, all};
 use crate::aggregate::Aggregate;
 use crate::observation::Record;
 
@@ -26,23 +28,50 @@ pub struct Doubt {
     pub reason: String,
 }
 
+/// Layers in which a rule fired beyond those that were kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Omitted {
+    /// The rule's code.
+    pub code: &'static str,
+    /// How many layers.
+    pub layers: u64,
+}
+
 /// The same recording always gives the same diagnosis, live, offline and in CI.
+///
+/// A finding is latched: once a rule fired for a layer it stays, with its onset, the last step at which it was seen, and the evidence of the
+/// step at which it was gravest. At most [`Diagnosis::MAX_LAYERS`] layers are kept of each rule, the first to fire; the rest are counted.
 #[derive(Default)]
 pub struct Diagnosis {
     aggregate: Aggregate,
     findings: Vec<Finding>,
     doubts: Vec<Doubt>,
+    latched: BTreeMap<(&'static str, String), Latched>,
+    omitted_layers: BTreeSet<(&'static str, String)>,
+    omitted: Vec<Omitted>,
+}
+
+struct Latched {
+    finding: Finding,
+    strength: f64,
 }
 
 impl Diagnosis {
+    /// Layers kept of each rule.
+    pub const MAX_LAYERS: usize = 16;
+
     /// A diagnosis of nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one record.
+    /// Adds one record; after a step, a note and the end, every rule is asked.
     pub fn apply(&mut self, record: Record) {
+        let speaks = matches!(record, Record::Step(_) | Record::Note(_) | Record::End(_));
         self.aggregate.apply(record);
+        if speaks {
+            self.evaluate();
+        }
     }
 
     /// What is known of the run.
@@ -60,14 +89,99 @@ impl Diagnosis {
         &self.doubts
     }
 
-    /// The verdict on the run.
+    /// Rules that fired in more layers than are kept, by code.
+    pub fn omitted(&self) -> &[Omitted] {
+        &self.omitted
+    }
+
+    /// The verdict on the run. A doubt of the instrument's family (0xx) makes it unknown; findings come first.
     pub fn health(&self) -> Health {
         if self.findings.iter().any(|f| f.severity >= Severity::Warning) {
             Health::Findings
-        } else if self.aggregate.instrument.full_steps == 0 {
+        } else if self.aggregate.instrument.full_steps == 0 || self.doubts.iter().any(|d| d.code.starts_with("AMP0")) {
             Health::Unknown
         } else {
             Health::Healthy
         }
+    }
+
+    fn evaluate(&mut self) {
+        self.doubts.clear();
+        let mut changed = false;
+        let now = self.aggregate.latest.as_ref().map_or(0, |s| s.index);
+        for rule in all() {
+            for verdict in rule.check(&self.aggregate) {
+                match verdict {
+                    Verdict::Quiet => {}
+                    Verdict::Unsure(reason) => {
+                        let RuleInfo { code, name, .. } = *rule.info();
+                        self.doubts.push(Doubt { code, name, reason });
+                    }
+                    Verdict::Firing(firing) => {
+                        self.latch(rule.info(), *firing, now);
+                        changed = true;
+                    }
+                }
+            }
+        }
+        if changed {
+            self.list();
+        }
+    }
+
+    fn latch(&mut self, info: &RuleInfo, firing: Firing, now: u64) {
+        let key = (info.code, firing.layer.clone());
+        if let Some(latched) = self.latched.get_mut(&key) {
+            return latched.renew(info, firing, now);
+        }
+        if self.latched.keys().filter(|(code, _)| *code == info.code).count() >= Self::MAX_LAYERS {
+            self.omitted_layers.insert(key);
+            return;
+        }
+        let strength = firing.strength;
+        let onset = firing.since;
+        self.latched.insert(key, Latched { finding: finding(info, firing, onset, now), strength });
+    }
+
+    fn list(&mut self) {
+        self.findings = self.latched.values().map(|l| l.finding.clone()).collect();
+        self.findings.sort_by(|a, b| {
+            let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.onset_step, f.code);
+            key(a).cmp(&key(b)).then_with(|| a.layer.cmp(&b.layer))
+        });
+        let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
+        self.omitted_layers.iter().for_each(|(code, _)| *counts.entry(code).or_default() += 1);
+        self.omitted = counts.into_iter().map(|(code, layers)| Omitted { code, layers }).collect();
+    }
+}
+
+impl Latched {
+    /// Keeps the onset; takes the new evidence where it is graver, or as grave and stronger.
+    fn renew(&mut self, info: &RuleInfo, firing: Firing, now: u64) {
+        let onset = self.finding.onset_step.min(firing.since);
+        let stronger = (firing.severity, firing.strength) > (self.finding.severity, self.strength);
+        if stronger {
+            self.strength = firing.strength;
+            self.finding = finding(info, firing, onset, now);
+        } else {
+            self.finding.last_step = now;
+            self.finding.onset_step = onset;
+        }
+    }
+}
+
+fn finding(info: &RuleInfo, firing: Firing, onset_step: u64, last_step: u64) -> Finding {
+    Finding {
+        code: info.code,
+        name: info.name,
+        severity: firing.severity,
+        layer: firing.layer,
+        operator: firing.operator,
+        probe: firing.probe,
+        onset_step,
+        last_step,
+        evidence: firing.evidence,
+        explanation: firing.explanation,
+        remedy: firing.remedy,
     }
 }

@@ -2,11 +2,24 @@
 //!
 //! A rule is one file: its page (the file's own `//!` text), code, name, thresholds, check and tests. [`all`] is the table.
 
+mod activation_near_overflow;
+mod activation_overflow;
+mod blind_spots;
 mod diagnosis;
 mod finding;
+mod gradient_overflow;
+mod gradient_underflow;
+mod non_finite_origin;
+mod nothing_observed;
+mod registry;
+mod scale_advice;
+#[cfg(test)]
+mod silence;
+mod text;
 
-pub use diagnosis::{Diagnosis, Doubt, Health};
+pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};
+pub use registry::{all, find};
 
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
@@ -50,6 +63,8 @@ pub struct Firing {
     pub probe: Option<Probe>,
     /// The step at which what is firing now began.
     pub since: u64,
+    /// How strong the evidence is, in a unit of the rule's own: of firings alike in severity the strongest is kept, of equals the first.
+    pub strength: f64,
     /// The numbers it stands on.
     pub evidence: Vec<Evidence>,
     /// What happened and why it matters.
@@ -64,9 +79,4 @@ pub trait Rule: Sync {
     fn info(&self) -> &'static RuleInfo;
     /// What it says now; called after every step. An empty list is quiet.
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict>;
-}
-
-/// All rules, by code.
-pub fn all() -> &'static [&'static dyn Rule] {
-    &[]
 }

@@ -1,7 +1,8 @@
 //! Recordings that were cut, flipped, shortened in the middle, or never were recordings.
 
-use ampdoctor::observation::Record;
+use ampdoctor::observation::{Note, NoteKind, Record};
 use ampdoctor::recording::{DecodeError, Flaw, encode_frame};
+use proptest::prelude::*;
 
 use crate::sample::{decode, encode, records};
 
@@ -75,7 +76,9 @@ fn a_lost_site_is_told_once_and_the_loss_of_its_steps_is_kept() {
 fn bytes_lost_in_the_middle_cost_only_the_frames_they_were_of() {
     let all = records();
     let (bytes, ends) = encode(&all);
-    for (from, to) in [(ends[2] + 3, ends[2] + 4), (ends[2] + 20, ends[3] + 5), (ends[6] + 20, ends[6] + 40)] {
+    // The last: so much of the last frame but one that the last whole one lies in what seems to be its unfinished payload.
+    for (from, to) in [(ends[2] + 3, ends[2] + 4), (ends[2] + 20, ends[3] + 5), (ends[6] + 20, ends[6] + 60)] {
+        assert!(to < bytes.len());
         let (read, integrity) = decode([&bytes[..from], &bytes[to..]]);
         let hit = |i: usize| ends[i] > from && (i == 0 || ends[i - 1] < to);
         let expected: Vec<_> = all.iter().enumerate().filter(|(i, _)| !hit(*i)).map(|(_, r)| r.clone()).collect();
@@ -94,6 +97,42 @@ fn bytes_put_in_between_cost_nothing() {
     let integrity = integrity.expect("readable");
     assert_eq!((integrity.damage_count, integrity.damaged_bytes), (1, 100));
     assert_eq!(integrity.damage()[0].to_string(), format!("100 bytes at byte {}: no frame begins here", ends[3]));
+}
+
+proptest! {
+    /// Up to four places behind the first frame, each losing up to 99 bytes and gaining up to 59 others.
+    #[test]
+    fn a_frame_that_no_damage_touches_is_always_read(
+        places in prop::collection::vec((0.0..1.0f64, 0usize..100, prop::collection::vec(any::<u8>(), 0..60)), 1..5),
+        chunk in 1usize..500,
+    ) {
+        let notes = (0..40).map(|step| Note { step, kind: NoteKind::Information, text: "note ".repeat(step as usize % 7) });
+        let all: Vec<Record> = records()[..1].iter().cloned().chain(notes.map(Record::Note)).collect();
+        let (mut bytes, ends) = encode(&all);
+        let mut touched = vec![false; all.len()];
+        let mut edits: Vec<_> = places
+            .into_iter()
+            .map(|(at, lost, junk)| {
+                let from = ends[0] + ((bytes.len() - ends[0]) as f64 * at) as usize;
+                (from, (from + lost).min(bytes.len()), junk)
+            })
+            .collect();
+        edits.sort();
+        // From the last to the first, each up to the one behind it: so offsets stay those of the whole recording.
+        let mut limit = bytes.len();
+        for (from, to, junk) in edits.into_iter().rev() {
+            let to = to.min(limit);
+            (1..all.len()).for_each(|i| touched[i] |= from < ends[i] && (ends[i - 1] < to || ends[i - 1] < from));
+            bytes.splice(from..to, junk);
+            limit = from;
+        }
+        let (read, integrity) = decode(bytes.chunks(chunk));
+        prop_assert!(integrity.is_ok());
+        let whole = all.iter().zip(&touched).filter(|(_, touched)| !**touched).map(|(record, _)| record);
+        prop_assert!(whole.clone().all(|record| read.contains(record)), "a whole frame was not read");
+        let mut rest = all.iter();
+        prop_assert!(read.iter().all(|record| rest.any(|known| known == record)), "a record that was never written");
+    }
 }
 
 #[test]
@@ -165,7 +204,7 @@ fn a_record_that_makes_no_sense_is_a_flaw_and_never_a_panic() {
         let step = [&b"\x08\x01\x18\x03\x22"[..], &[observation.len() as u8], &observation].concat();
         [&b"\x22"[..], &[step.len() as u8], &step].concat()
     };
-    let cases: [(&str, Vec<u8>); 9] = [
+    let cases: [(&str, Vec<u8>); 10] = [
         ("9 is no probe", b"\x12\x06\x08\x05\x28\x09\x30\x01".to_vec()),
         ("0 is no dtype", b"\x12\x04\x08\x05\x28\x01".to_vec()),
         ("is not below", b"\x12\x0a\x08\xff\xff\xff\xff\x0f\x28\x01\x30\x01".to_vec()),
@@ -173,6 +212,7 @@ fn a_record_that_makes_no_sense_is_a_flaw_and_never_a_panic() {
         ("77 is no tier", b"\x22\x02\x18\x4d".to_vec()),
         ("do not add up to 5", stats(b"\x08\x05\x10\x04")),
         ("outside -1074 to 1023", stats(b"\x08\x01\x50\x80\x10\x5a\x01\x01")),
+        ("a sum of 0 * 2^-65537", stats(b"\x08\x01\x10\x01\x42\x04\x10\x81\x80\x08")),
         ("magnitudes from 0 to 0 of 1 non-zero", stats(b"\x08\x01\x5a\x01\x01")),
         ("0 is no reason to end", b"\x32\x00".to_vec()),
     ];

@@ -58,7 +58,7 @@ fn histogram() -> impl Strategy<Value = ExponentHistogram> {
 }
 
 fn scaled() -> impl Strategy<Value = Scaled> {
-    (number(), any::<i32>()).prop_map(|(value, exponent)| Scaled { value, exponent })
+    (number(), -65536..=65536).prop_map(|(value, exponent)| Scaled { value, exponent })
 }
 
 fn stats() -> impl Strategy<Value = Stats> {

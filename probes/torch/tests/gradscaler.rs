@@ -435,6 +435,18 @@ fn a_file_that_cannot_be_read_or_written_is_told_with_its_path_last() {
 }
 
 #[test]
+fn a_file_that_torch_saved_or_that_was_cut_short_is_told_from_a_wrong_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scaler.json");
+    for content in [&b"PK\x03\x04\xff\xfe"[..], b"{\"scale\": 655", b""] {
+        std::fs::write(&file, content).unwrap();
+        let error = GradScaler::default().load(&file).unwrap_err();
+        assert!(matches!(error, ScalerError::NotJson { .. }), "{error}");
+        assert!(error.to_string().ends_with(&file.display().to_string()), "{error}");
+    }
+}
+
+#[test]
 fn a_hundred_tensors_are_checked_as_one() {
     tch::set_num_threads(1);
     let vs = nn::VarStore::new(Device::Cpu);

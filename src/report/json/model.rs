@@ -7,7 +7,7 @@ use super::super::number::Number;
 use super::super::{Attributed, Run};
 use super::SCHEMA_VERSION;
 use super::rank::RankDocument;
-use crate::rules::{Doubt, Evidence, Finding, Health, Value};
+use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
 
 /// The report.
 #[derive(Serialize)]
@@ -18,6 +18,7 @@ pub(super) struct Document<'a> {
     run: RunDocument<'a>,
     verdict: VerdictDocument,
     findings: Vec<FindingDocument<'a>>,
+    omitted: Vec<OmittedDocument>,
     doubts: Vec<DoubtDocument<'a>>,
     ranks: Vec<RankDocument<'a>>,
     /// Recordings of which nothing could be read.
@@ -64,6 +65,14 @@ struct FindingDocument<'a> {
     remedy: &'a str,
 }
 
+/// A rule that fired in more layers than are listed.
+#[derive(Serialize)]
+struct OmittedDocument {
+    code: &'static str,
+    rank: u32,
+    layers: u64,
+}
+
 #[derive(Serialize)]
 struct DoubtDocument<'a> {
     code: &'a str,
@@ -80,6 +89,7 @@ impl<'a> Document<'a> {
             run: RunDocument::of(run),
             verdict: VerdictDocument::of(run),
             findings: run.findings().iter().map(FindingDocument::of).collect(),
+            omitted: run.omitted().iter().map(OmittedDocument::of).collect(),
             doubts: run.doubts().iter().map(DoubtDocument::of).collect(),
             ranks: run.ranks.iter().map(RankDocument::of).collect(),
             unreadable: run.unreadable.iter().map(ToString::to_string).collect(),
@@ -137,6 +147,12 @@ impl<'a> FindingDocument<'a> {
             explanation: &finding.explanation,
             remedy: &finding.remedy,
         }
+    }
+}
+
+impl OmittedDocument {
+    fn of(of: &Attributed<'_, Omitted>) -> Self {
+        Self { code: of.item.code, rank: of.rank, layers: of.item.layers }
     }
 }
 

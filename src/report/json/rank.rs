@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::super::Rank;
 use super::super::number::Number;
-use crate::aggregate::{Aggregate, Instrument, ScalerSummary, SiteSummary, Timeline};
+use crate::aggregate::{Aggregate, Instrument, MagnitudeHistogram, ScalerSummary, SiteSummary, Timeline};
+use crate::numerics::{Format, Zones};
 use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
 use crate::recording::Damage;
 
@@ -123,6 +124,8 @@ struct SiteDocument<'a> {
     probe: &'static str,
     dtype: &'static str,
     samples: u64,
+    first_step: Option<u64>,
+    last_step: Option<u64>,
     non_finite_samples: u64,
     nonzero_samples: u64,
     count: u64,
@@ -131,8 +134,24 @@ struct SiteDocument<'a> {
     inf: u64,
     min_abs: Option<Number>,
     max_abs: Option<Number>,
+    max_unscaled: Option<Number>,
+    step_max: Option<MagnitudesDocument>,
+    step_min: Option<MagnitudesDocument>,
     fp16: Option<Fp16Document>,
     exponents: ExponentsDocument<'a>,
+}
+
+/// A magnitude of the tensor, one a step, over the run; quantiles to 4.4 %.
+#[derive(Serialize)]
+struct MagnitudesDocument {
+    steps: u64,
+    zero: u64,
+    non_finite: u64,
+    clamped: u64,
+    p10: Option<Number>,
+    p50: Option<Number>,
+    p90: Option<Number>,
+    p99: Option<Number>,
 }
 
 /// Shares of the finite non-zero elements, held in FP16 as they were recorded (a gradient with its loss scale).
@@ -289,7 +308,7 @@ impl TimelineDocument {
 impl<'a> SiteDocument<'a> {
     fn of(summary: &'a SiteSummary) -> Self {
         let (first, counts) = summary.exponents.parts();
-        let some_finite = summary.exponents.total() > 0;
+        let known = |x: f64| (summary.nonzero_samples > 0).then_some(Number(x));
         Self {
             layer: &summary.site.layer,
             operator: &summary.site.operator,
@@ -297,14 +316,19 @@ impl<'a> SiteDocument<'a> {
             probe: summary.site.probe.name(),
             dtype: summary.site.dtype.name(),
             samples: summary.samples,
+            first_step: summary.first_step,
+            last_step: summary.latest().map(|sample| sample.step),
             non_finite_samples: summary.non_finite_samples,
             nonzero_samples: summary.nonzero_samples,
             count: summary.count,
             zeros: summary.zeros,
             nan: summary.nan,
             inf: summary.inf,
-            min_abs: some_finite.then_some(Number(summary.min_abs)),
-            max_abs: some_finite.then_some(Number(summary.max_abs)),
+            min_abs: known(summary.min_abs),
+            max_abs: known(summary.max_abs),
+            max_unscaled: known(summary.max_unscaled),
+            step_max: MagnitudesDocument::of(&summary.step_max),
+            step_min: MagnitudesDocument::of(&summary.step_min),
             fp16: Fp16Document::of(summary),
             exponents: ExponentsDocument { first, counts },
         }
@@ -314,14 +338,30 @@ impl<'a> SiteDocument<'a> {
 impl Fp16Document {
     /// `None` where no element was finite and non-zero.
     fn of(summary: &SiteSummary) -> Option<Self> {
-        // Up to 2^-25 FP16 holds zero; from there to 2^-14 a subnormal; from 2^16 an infinity.
-        let total = summary.exponents.total();
-        let zero = summary.exponents.below(-25);
-        let share = |n: u64| Number(n as f64 / total as f64);
-        (total > 0).then(|| Self {
-            zero_share: share(zero),
-            subnormal_share: share(summary.exponents.below(-14) - zero),
-            overflow_share: share(total - summary.exponents.below(16)),
+        let zones = Zones::of(&summary.exponents, Format::F16, 0);
+        (zones.total() > 0).then(|| Self {
+            zero_share: Number(zones.share(zones.lost)),
+            subnormal_share: Number(zones.share(zones.fading)),
+            overflow_share: Number(zones.share(zones.overflow)),
+        })
+    }
+}
+
+impl MagnitudesDocument {
+    /// `None` where this magnitude is not followed for the site.
+    fn of(histogram: &MagnitudeHistogram) -> Option<Self> {
+        let MagnitudeHistogram { zero, non_finite, clamped, .. } = *histogram;
+        let quantile = |q| histogram.quantile(q).map(Number);
+        let followed = histogram.len() + zero + non_finite > 0;
+        followed.then(|| Self {
+            steps: histogram.len(),
+            zero,
+            non_finite,
+            clamped,
+            p10: quantile(0.1),
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
         })
     }
 }

@@ -40,8 +40,16 @@ fn colours_change_nothing_but_colours() {
 fn quiet(records: &[Record], health: Health) -> String {
     let mut aggregate = Aggregate::default();
     records.iter().cloned().for_each(|record| aggregate.apply(record));
-    let rank =
-        Rank { file: "", integrity: None, stopped: None, aggregate: &aggregate, findings: &[], doubts: &[], health };
+    let rank = Rank {
+        file: "",
+        integrity: None,
+        stopped: None,
+        aggregate: &aggregate,
+        findings: &[],
+        doubts: &[],
+        omitted: &[],
+        health,
+    };
     text(&Run::single(rank), &Layout::default())
 }
 

@@ -104,6 +104,17 @@ pub enum ScalerError {
         "the state to load is not that of a GradScaler ({0}). It needs scale, growth_factor, backoff_factor, growth_interval and _growth_tracker, as PyTorch writes them"
     )]
     MalformedState(#[source] serde_json::Error),
+    /// A file to load is not JSON.
+    #[error(
+        "the file is no JSON ({source}), so it holds no state of a scaler. It may have been cut short, or written by torch.save; from Python \
+         write it by json.dump(scaler.state_dict(), file): {}", .path.display()
+    )]
+    NotJson {
+        /// Where it ceases to be JSON.
+        source: serde_json::Error,
+        /// Which file.
+        path: PathBuf,
+    },
     /// A file could not be read or written.
     #[error("the state of the scaler could not be {verb}: {source}. Check that the folder exists and may be used: {}", .path.display())]
     File {

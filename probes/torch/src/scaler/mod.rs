@@ -150,7 +150,7 @@ impl GradScaler {
         }
         self.announce();
         let scale = f64::from(self.state.scale);
-        let scaled = loss.f_mul_scalar(scale)?;
+        let scaled = events::as_scaler(|| loss.f_mul_scalar(scale))?;
         events::emit(ScalerEvent::Scaled { scale });
         Ok(scaled)
     }

@@ -86,12 +86,10 @@ impl GradScaler {
     /// Reads a file that [`save`](Self::save) wrote, or a `json.dump` of PyTorch's `state_dict()`.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), ScalerError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|source| ScalerError::File {
-            verb: "read",
-            source,
-            path: path.to_owned(),
-        })?;
-        self.load_state_dict(&serde_json::from_str(&text).map_err(ScalerError::MalformedState)?)
+        let bytes =
+            fs::read(path).map_err(|source| ScalerError::File { verb: "read", source, path: path.to_owned() })?;
+        let not_json = |source| ScalerError::NotJson { source, path: path.to_owned() };
+        self.load_state_dict(&serde_json::from_slice(&bytes).map_err(not_json)?)
     }
 
     fn policy_of(&self, saved: &Saved) -> Result<Policy, ScalerError> {

@@ -1,0 +1,413 @@
+// Watches every top-level operator through at::RecordFunction, and every activation's gradient through tensor hooks.
+//
+// The callback is registered per thread, not globally: removing a global callback must not run beside other code, and other
+// threads of the program (data loading) neither pay for the observer nor confuse it. Autograd hands the thread-local
+// callbacks on to the device threads that run backward.
+#include "observer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <torch/version.h>
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+std::atomic<int> planted{0};
+
+void fail_if_planted(int callback) {
+  if (planted.load(std::memory_order_relaxed) == callback) {
+    throw std::runtime_error("planted exception");
+  }
+}
+
+// The observer's side of the border, shared with hooks that may outlive the observer itself.
+struct Session {
+  void* handle;
+  explicit Session(void* h) : handle(h) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() { ampd_release_session(handle); }
+};
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+struct Watch {
+  std::shared_ptr<Session> session;
+  std::atomic<bool> active{true};
+  std::atomic<bool> other_profiler{false};
+  // A weak reference keeps a StorageImpl's address from being used again within the step, and keeps no data alive.
+  std::vector<WeakStorage> remembered;
+};
+
+using Observer = std::shared_ptr<Watch>;
+
+// The last observer installed anywhere, for backward threads that LibTorch started itself.
+std::weak_ptr<Watch>& latest_observer() {
+  static std::weak_ptr<Watch> latest;
+  return latest;
+}
+std::atomic<bool> several_observers{false};
+
+struct Thread {
+  Observer observer;
+  at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
+  bool enabled = false;
+  int operators = 0;  // open operators, where nested ones cannot be hidden
+  int backward = 0;   // open evaluate_function records
+  std::vector<at::Tensor> copies;
+};
+
+Thread& thread() {
+  static thread_local Thread t;
+  return t;
+}
+
+int32_t dtype_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kHalf: return AMPD_F16;
+    case at::kBFloat16: return AMPD_BF16;
+    case at::kFloat: return AMPD_F32;
+    case at::kDouble: return AMPD_F64;
+    default: return AMPD_OTHER;
+  }
+}
+
+// A copy in host memory, made without a trace in autograd and without calling back.
+const at::Tensor& host_copy(const at::Tensor& t) {
+  at::DisableRecordFunctionGuard silent;
+  at::NoGradGuard no_grad;
+  auto& copies = thread().copies;
+  copies.push_back(t.detach().to(at::kCPU));
+  return copies.back();
+}
+
+bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
+  std::memset(out, 0, sizeof(*out));
+  out->dtype = AMPD_OTHER;
+  if (!t.defined()) return false;
+  out->dtype = dtype_of(t);
+  out->trainable = t.requires_grad();
+  out->tracked = t.grad_fn() != nullptr;
+  const auto* impl = t.unsafeGetTensorImpl();
+  if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
+  out->storage = reinterpret_cast<uintptr_t>(t.storage().unsafeGetStorageImpl());
+  out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
+  const at::Tensor* readable = &t;
+  if (!t.is_cpu()) {
+    if (t.is_meta()) return true;
+    if (with_data && out->dtype != AMPD_OTHER) readable = &host_copy(t);
+  }
+  out->sizes = readable->sizes().data();
+  out->strides = readable->strides().data();
+  out->rank = static_cast<int32_t>(readable->dim());
+  if (!readable->is_cpu()) return true;
+  out->data = readable->const_data_ptr();
+  out->readable = 1;
+  return true;
+}
+
+template <class F>
+void each_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    f(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorList()) f(t);
+  } else if (value.isTuple()) {
+    for (const auto& element : value.toTupleRef().elements()) each_tensor(element, f);
+  } else if (value.isList()) {
+    const auto list = value.toListRef();
+    if (!list.empty() && (list[0].isTensor() || list[0].isNone())) {
+      for (const auto& element : list) each_tensor(element, f);
+    }
+  }
+}
+
+struct Described {
+  c10::SmallVector<ampd_tensor, 8> tensors;
+  void add(const at::Tensor& t, bool with_data) {
+    ampd_tensor out;
+    if (describe(t, &out, with_data)) tensors.push_back(out);
+  }
+};
+
+bool starts_with(const char* text, const char* prefix) { return std::strncmp(text, prefix, std::strlen(prefix)) == 0; }
+
+struct Context : at::ObserverContext {
+  Observer observer;
+  bool hides_nested = false;
+  bool counts = false;
+  bool evaluates = false;
+  bool reported = false;
+};
+
+void report_failure(const Observer& observer, const char* where) {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    ampd_on_failure(observer->session->handle, where, e.what());
+  } catch (...) {
+    ampd_on_failure(observer->session->handle, where, "an unknown C++ exception");
+  }
+}
+
+Observer observer_of(Thread& t) {
+  if (t.observer) return t.observer;
+  // A backward thread of autograd: unambiguous only while one observer lives.
+  return several_observers.load(std::memory_order_relaxed) ? nullptr : latest_observer().lock();
+}
+
+bool other_callbacks(const Watch& observer) {
+  return at::get_record_function_tls_().sorted_tls_callbacks_.size() > 1 ||
+         observer.other_profiler.load(std::memory_order_relaxed);
+}
+
+void report_start(const Observer& observer, const at::RecordFunction& fn, ampd_op_kind kind) {
+  Described described;
+  c10::SmallVector<double, 4> scalars;
+  for (const auto& input : fn.inputs()) {
+    if (input.isDouble()) scalars.push_back(input.toDouble());
+    if (input.isInt()) scalars.push_back(static_cast<double>(input.toInt()));
+    each_tensor(input, [&](const at::Tensor& t) { described.add(t, t.is_cpu() || kind == AMPD_BACKWARD_NODE); });
+  }
+  const int64_t sequence =
+      kind == AMPD_OPERATOR ? static_cast<int64_t>(at::sequence_number::peek()) : fn.seqNr();
+  ampd_op op{fn.name(), kind, at::GradMode::is_enabled(), sequence, described.tensors.data(), described.tensors.size(),
+             scalars.data(), scalars.size()};
+  fail_if_planted(AMPD_IN_START);
+  ampd_on_start(observer->session->handle, &op);
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  Thread& t = thread();
+  Observer observer = observer_of(t);
+  if (!observer || !observer->active.load(std::memory_order_relaxed)) return nullptr;
+  auto context = std::make_unique<Context>();
+  try {
+    const char* name = fn.name();
+    context->observer = observer;
+    if (fn.scope() == at::RecordScope::FUNCTION && starts_with(name, "autograd::engine::evaluate_function")) {
+      context->evaluates = true;
+      if (t.backward++ == 0) ampd_on_backward(observer->session->handle);
+      return context;
+    }
+    const bool node = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;
+    if (t.operators > 0) {
+      context->counts = true;
+      t.operators++;
+      return context;
+    }
+    // From here on nested operators must not call back: switched off where nobody else listens, else counted.
+    if (other_callbacks(*observer)) {
+      context->counts = true;
+      t.operators++;
+    } else {
+      context->hides_nested = true;
+      at::enableRecordFunction(false);
+    }
+    if (t.backward == 0 && !node) {
+      context->reported = true;
+      report_start(observer, fn, AMPD_OPERATOR);
+    } else if (node && std::strcmp(name, "ToCopyBackward0") == 0) {
+      report_start(observer, fn, AMPD_BACKWARD_NODE);
+    }
+  } catch (...) {
+    report_failure(observer, "operator start");
+  }
+  t.copies.clear();
+  return context;
+}
+
+void add_hook(const Observer& observer, const at::Tensor& output, uint64_t token) {
+  std::shared_ptr<Session> session = observer->session;
+  // LibTorch takes any throw in a hook for a failure of the user's backward.
+  output.register_hook([session, token](const at::TensorBase& base) {
+    try {
+      const at::Tensor gradient(base);
+      ampd_tensor described;
+      if (!describe(gradient, &described, true)) return;
+      fail_if_planted(AMPD_IN_GRADIENT);
+      ampd_on_gradient(session->handle, token, &described);
+    } catch (const std::exception& e) {
+      ampd_on_failure(session->handle, "gradient hook", e.what());
+    } catch (...) {
+      ampd_on_failure(session->handle, "gradient hook", "an unknown C++ exception");
+    }
+    thread().copies.clear();
+  });
+}
+
+void report_end(const Observer& observer, const at::RecordFunction& fn) {
+  Described described;
+  c10::SmallVector<at::Tensor, 4> outputs;
+  for (const auto& output : const_cast<at::RecordFunction&>(fn).outputs()) {
+    each_tensor(output, [&](const at::Tensor& t) {
+      ampd_tensor out;
+      if (!describe(t, &out, t.is_cpu() || t.grad_fn() != nullptr)) return;
+      described.tensors.push_back(out);
+      outputs.push_back(t);
+      if (out.storage != 0) observer->remembered.push_back(t.storage().getWeakStorageImpl());
+    });
+  }
+  c10::SmallVector<uint64_t, 8> tokens(described.tensors.size(), 0);
+  ampd_op op{fn.name(), AMPD_OPERATOR, at::GradMode::is_enabled(), static_cast<int64_t>(at::sequence_number::peek()),
+             described.tensors.data(), described.tensors.size(), nullptr, 0};
+  fail_if_planted(AMPD_IN_END);
+  ampd_on_end(observer->session->handle, &op, tokens.data());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] != 0) add_hook(observer, outputs[i], tokens[i]);
+  }
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext* raw) {
+  auto* context = static_cast<Context*>(raw);
+  if (context == nullptr || !context->observer) return;
+  Thread& t = thread();
+  if (context->evaluates) {
+    t.backward--;
+    return;
+  }
+  if (context->reported && context->observer->active.load(std::memory_order_relaxed)) {
+    try {
+      report_end(context->observer, fn);
+    } catch (...) {
+      report_failure(context->observer, "operator end");
+    }
+    t.copies.clear();
+  }
+  if (context->counts) t.operators--;
+  if (context->hides_nested) at::enableRecordFunction(true);
+}
+
+void watch_thread(Thread& t) {
+  if (t.callback == at::INVALID_CALLBACK_HANDLE) {
+    t.callback = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(on_start, on_end)
+            .needsInputs(true)
+            .needsOutputs(true)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  } else if (!t.enabled) {
+    at::reenableCallback(t.callback);
+  }
+  t.enabled = true;
+}
+
+
+}  // namespace
+
+// What the other side holds; the thread observed holds the watch too, and either may go first.
+struct ampd_observer {
+  Observer watch;
+};
+
+extern "C" {
+
+ampd_observer* ampd_observer_install(void* session) {
+  try {
+    auto watch = std::make_shared<Watch>();
+    watch->session = std::make_shared<Session>(session);
+    Thread& t = thread();
+    const auto before = latest_observer().lock();
+    several_observers = before && before->active;
+    latest_observer() = watch;
+    t.observer = watch;
+    watch_thread(t);
+    watch->other_profiler = at::hasGlobalCallbacks();
+    return new ampd_observer{std::move(watch)};
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+int ampd_thread_is_observed(void) {
+  const Observer& observer = thread().observer;
+  return observer && observer->active;
+}
+
+int ampd_observer_is_here(const ampd_observer* observer) { return thread().observer == observer->watch; }
+
+int ampd_observer_enable(ampd_observer* observer, int enabled) {
+  Thread& t = thread();
+  if (t.observer != observer->watch) return 0;
+  try {
+    if (enabled && !t.enabled) watch_thread(t);
+    if (!enabled && t.enabled) {
+      at::disableCallback(t.callback);
+      t.enabled = false;
+    }
+    return 1;
+  } catch (...) {
+    report_failure(t.observer, "switching the observer");
+    return 0;
+  }
+}
+
+void ampd_observer_step(ampd_observer* observer) {
+  observer->watch->remembered.clear();
+  observer->watch->other_profiler = at::hasGlobalCallbacks();
+}
+
+void ampd_observer_remove(ampd_observer* observer) {
+  observer->watch->active = false;
+  observer->watch->remembered.clear();
+  Thread& t = thread();
+  if (t.observer == observer->watch) {
+    try {
+      if (t.callback != at::INVALID_CALLBACK_HANDLE) at::removeCallback(t.callback);
+    } catch (...) {
+      // Inactive, it does nothing any more; the next observer of this thread uses it again.
+    }
+    t.callback = at::INVALID_CALLBACK_HANDLE;
+    t.enabled = false;
+    t.observer.reset();
+  }
+  delete observer;
+}
+
+int ampd_describe(const void* tensor, ampd_tensor* out) {
+  try {
+    return describe(*static_cast<const at::Tensor*>(tensor), out, true);
+  } catch (...) {
+    return 0;
+  }
+}
+
+int ampd_describe_gradient(const void* tensor, ampd_tensor* out) {
+  try {
+    const at::Tensor& gradient = static_cast<const at::Tensor*>(tensor)->grad();
+    return describe(gradient, out, true);
+  } catch (...) {
+    return 0;
+  }
+}
+
+uintptr_t ampd_storage(const void* tensor) {
+  const auto* t = static_cast<const at::Tensor*>(tensor);
+  if (!t->defined() || !t->unsafeGetTensorImpl()->has_storage()) return 0;
+  return reinterpret_cast<uintptr_t>(t->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+uintptr_t ampd_identity(const void* tensor) {
+  return reinterpret_cast<uintptr_t>(static_cast<const at::Tensor*>(tensor)->unsafeGetTensorImpl());
+}
+
+uint32_t ampd_version(const void* tensor) {
+  const auto* t = static_cast<const at::Tensor*>(tensor);
+  return !t->defined() || t->is_inference() ? 0 : static_cast<uint32_t>(t->_version());
+}
+
+void ampd_release_copies(void) { thread().copies.clear(); }
+
+const char* ampd_framework_version(void) { return TORCH_VERSION; }
+
+void ampd_plant_exception(int callback) { planted = callback; }
+}

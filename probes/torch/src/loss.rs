@@ -1,0 +1,41 @@
+//! What `Doctor::step` takes as the loss.
+
+use tch::Tensor;
+
+use crate::observer;
+
+/// A loss: a tensor of one element, a number, or `()` where there is none.
+pub trait Loss {
+    /// Its value; `None` where there is none, or the tensor has not exactly one floating-point element.
+    fn value(&self) -> Option<f64>;
+}
+
+impl Loss for &Tensor {
+    fn value(&self) -> Option<f64> {
+        observer::single_value(self)
+    }
+}
+
+impl Loss for f64 {
+    fn value(&self) -> Option<f64> {
+        Some(*self)
+    }
+}
+
+impl Loss for f32 {
+    fn value(&self) -> Option<f64> {
+        Some(f64::from(*self))
+    }
+}
+
+impl Loss for () {
+    fn value(&self) -> Option<f64> {
+        None
+    }
+}
+
+impl<L: Loss> Loss for Option<L> {
+    fn value(&self) -> Option<f64> {
+        self.as_ref().and_then(Loss::value)
+    }
+}

@@ -1,0 +1,194 @@
+//! The C border to LibTorch; the other side is `shim/observer.cpp`.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ampdoctor::scan::{Dtype, TensorView};
+
+/// A tensor, as the shim describes it; mirrors `ampd_tensor`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RawTensor {
+    pub data: *const c_void,
+    sizes: *const i64,
+    strides: *const i64,
+    rank: i32,
+    dtype: i32,
+    readable: u8,
+    pub tracked: u8,
+    pub trainable: u8,
+    pub version: u32,
+    pub storage: usize,
+}
+
+impl RawTensor {
+    pub(crate) fn empty() -> Self {
+        Self {
+            data: std::ptr::null(),
+            sizes: std::ptr::null(),
+            strides: std::ptr::null(),
+            rank: 0,
+            dtype: 4,
+            readable: 0,
+            tracked: 0,
+            trainable: 0,
+            version: 0,
+            storage: 0,
+        }
+    }
+
+    /// The element type, where it is one that is scanned.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        match self.dtype {
+            0 => Some(Dtype::F16),
+            1 => Some(Dtype::Bf16),
+            2 => Some(Dtype::F32),
+            3 => Some(Dtype::F64),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn sizes(&self) -> &[i64] {
+        // SAFETY: the shim fills rank and pointers together, and they are valid while it is called.
+        unsafe { slice(self.sizes, self.rank) }
+    }
+
+    pub(crate) fn strides(&self) -> &[i64] {
+        // SAFETY: as for sizes.
+        unsafe { slice(self.strides, self.rank) }
+    }
+
+    /// The tensor's memory, where it can be read and has a dtype that is scanned.
+    pub(crate) fn view(&self) -> Option<TensorView<'_>> {
+        let dtype = self.dtype()?;
+        (self.readable != 0).then(|| TensorView {
+            data: self.data.cast(),
+            dtype,
+            sizes: self.sizes(),
+            strides: self.strides(),
+        })
+    }
+
+    /// Identity of the memory's content within one step.
+    pub(crate) fn content(&self) -> Content {
+        Content { storage: self.storage, version: self.version }
+    }
+}
+
+unsafe fn slice<'a>(data: *const i64, rank: i32) -> &'a [i64] {
+    if data.is_null() || rank <= 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(data, rank as usize) }
+}
+
+/// A storage at one version of its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Content {
+    pub storage: usize,
+    pub version: u32,
+}
+
+/// An operator; mirrors `ampd_op`.
+#[repr(C)]
+pub(crate) struct RawOp {
+    pub name: *const c_char,
+    pub kind: i32,
+    pub grad_mode: u8,
+    pub sequence: i64,
+    tensors: *const RawTensor,
+    count: usize,
+    scalars: *const f64,
+    scalar_count: usize,
+}
+
+impl RawOp {
+    pub(crate) const BACKWARD_NODE: i32 = 1;
+
+    pub(crate) fn tensors(&self) -> &[RawTensor] {
+        if self.tensors.is_null() || self.count == 0 {
+            return &[];
+        }
+        // SAFETY: the shim passes an array of `count` tensors that lives for the call.
+        unsafe { std::slice::from_raw_parts(self.tensors, self.count) }
+    }
+
+    /// The first numbers among the arguments, in order.
+    pub(crate) fn scalars(&self) -> &[f64] {
+        if self.scalars.is_null() || self.scalar_count == 0 {
+            return &[];
+        }
+        // SAFETY: the shim passes an array of `scalar_count` numbers that lives for the call.
+        unsafe { std::slice::from_raw_parts(self.scalars, self.scalar_count) }
+    }
+
+    /// The name as LibTorch has it: `aten::linear`.
+    pub(crate) fn name(&self) -> &str {
+        if self.name.is_null() {
+            return "";
+        }
+        // SAFETY: the shim passes a C string that lives for the call.
+        unsafe { std::ffi::CStr::from_ptr(self.name) }.to_str().unwrap_or("")
+    }
+}
+
+/// The shim's observer of one thread; mirrors `ampd_observer`.
+#[repr(C)]
+pub(crate) struct RawObserver {
+    _private: [u8; 0],
+}
+
+unsafe extern "C" {
+    pub(crate) fn ampd_observer_install(session: *mut c_void) -> *mut RawObserver;
+    pub(crate) fn ampd_thread_is_observed() -> c_int;
+    pub(crate) fn ampd_observer_is_here(observer: *const RawObserver) -> c_int;
+    pub(crate) fn ampd_observer_enable(observer: *mut RawObserver, enabled: c_int) -> c_int;
+    pub(crate) fn ampd_observer_step(observer: *mut RawObserver);
+    pub(crate) fn ampd_observer_remove(observer: *mut RawObserver);
+    pub(crate) fn ampd_describe(tensor: *const c_void, out: *mut RawTensor) -> c_int;
+    pub(crate) fn ampd_describe_gradient(tensor: *const c_void, out: *mut RawTensor) -> c_int;
+    pub(crate) fn ampd_storage(tensor: *const c_void) -> usize;
+    pub(crate) fn ampd_identity(tensor: *const c_void) -> usize;
+    pub(crate) fn ampd_version(tensor: *const c_void) -> u32;
+    pub(crate) fn ampd_release_copies();
+    pub(crate) fn ampd_framework_version() -> *const c_char;
+    pub(crate) fn ampd_plant_exception(callback: c_int);
+}
+
+/// Safe forms of what the shim says about a tensor of tch.
+pub(crate) mod tensor {
+    use super::{RawTensor, ampd_describe, ampd_describe_gradient, ampd_identity, ampd_storage, ampd_version};
+    use tch::Tensor;
+
+    /// The tensor itself. The answer borrows the tensor's sizes and must be used before the tensor changes.
+    pub(crate) fn describe(tensor: &Tensor) -> Option<RawTensor> {
+        let mut out = RawTensor::empty();
+        // SAFETY: a tch tensor holds a valid at::Tensor.
+        (unsafe { ampd_describe(tensor.as_ptr().cast(), &mut out) } != 0).then_some(out)
+    }
+
+    /// Its gradient, where there is one.
+    pub(crate) fn gradient(tensor: &Tensor) -> Option<RawTensor> {
+        let mut out = RawTensor::empty();
+        // SAFETY: as above.
+        (unsafe { ampd_describe_gradient(tensor.as_ptr().cast(), &mut out) } != 0).then_some(out)
+    }
+
+    /// The address of its storage; 0 where there is none.
+    pub(crate) fn storage(tensor: &Tensor) -> usize {
+        // SAFETY: as above.
+        unsafe { ampd_storage(tensor.as_ptr().cast()) }
+    }
+
+    /// The address of its TensorImpl: equal for all handles of one tensor.
+    pub(crate) fn identity(tensor: &Tensor) -> usize {
+        // SAFETY: as above.
+        unsafe { ampd_identity(tensor.as_ptr().cast()) }
+    }
+
+    /// Autograd's version counter.
+    pub(crate) fn version(tensor: &Tensor) -> u32 {
+        // SAFETY: as above.
+        unsafe { ampd_version(tensor.as_ptr().cast()) }
+    }
+}

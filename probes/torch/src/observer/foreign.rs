@@ -1,0 +1,136 @@
+//! A loss scaler that somebody else wrote, read off ATen's `_amp_*` operators.
+
+use ampdoctor::observation::{ScalerConfig, ScalerEvent};
+
+use super::border::{RawOp, RawTensor};
+
+/// Where an operator of the scaler leaves its result; the memory belongs to the scaler and outlives the operator.
+enum Running {
+    Unscale { scale: f64, found_inf: *const f32 },
+    Update { from: f64, scale: *const f32, tracker: *const i32 },
+}
+
+// The pointers are used only by the end callback of the operator that brought them, on the same thread.
+unsafe impl Send for Running {}
+
+/// What was seen of a foreign scaler.
+#[derive(Default)]
+pub(super) struct ForeignScaler {
+    /// Whether one was ever seen.
+    pub seen: bool,
+    /// Its settings, when they became known or changed.
+    pub config: Option<ScalerConfig>,
+    /// What it did in this step.
+    pub events: Vec<ScalerEvent>,
+    /// The scale in force in this step.
+    pub scale: Option<f64>,
+    known: Option<ScalerConfig>,
+    running: Option<Running>,
+}
+
+impl ForeignScaler {
+    pub(super) fn begin_step(&mut self) {
+        self.events.clear();
+        self.config = None;
+        self.scale = None;
+        self.running = None;
+    }
+
+    pub(super) fn operator_starts(&mut self, name: &str, op: &RawOp) {
+        self.running = match name {
+            "_amp_foreach_non_finite_check_and_unscale_" => unscale(op.tensors()),
+            "_amp_update_scale_" => self.update(op),
+            _ => None,
+        };
+        self.seen |= self.running.is_some();
+    }
+
+    fn update(&mut self, op: &RawOp) -> Option<Running> {
+        let [scale, tracker, ..] = op.tensors() else { return None };
+        let running = Running::Update { from: number(scale)?, scale: scale.data.cast(), tracker: tracker.data.cast() };
+        if let [growth_factor, backoff_factor, interval, ..] = *op.scalars() {
+            self.learn(number(scale)?, growth_factor, backoff_factor, interval);
+        }
+        Some(running)
+    }
+
+    fn learn(&mut self, init_scale: f64, growth_factor: f64, backoff_factor: f64, interval: f64) {
+        let init_scale = self.known.as_ref().map_or(init_scale, |known| known.init_scale);
+        let config = ScalerConfig {
+            init_scale,
+            growth_factor,
+            backoff_factor,
+            growth_interval: interval as u64,
+            min_scale: None,
+            max_scale: None,
+            hysteresis: 1,
+            foreign: true,
+        };
+        if self.known.as_ref() != Some(&config) {
+            self.known = Some(config.clone());
+            self.config = Some(config);
+        }
+    }
+
+    pub(super) fn operator_ends(&mut self) {
+        match self.running.take() {
+            Some(Running::Unscale { scale, found_inf }) => {
+                // SAFETY: not null (checked at the start), one f32 owned by the scaler.
+                let found_inf = unsafe { found_inf.read_unaligned() } != 0.0;
+                self.scale = Some(scale);
+                self.events.push(ScalerEvent::Unscaled { optimizer: self.optimizers(), scale, found_inf });
+            }
+            Some(Running::Update { from, scale, tracker }) => {
+                // SAFETY: as above; the tracker is one i32.
+                let (to, tracker) = unsafe {
+                    (f64::from(scale.read_unaligned()), if tracker.is_null() { 0 } else { tracker.read_unaligned() })
+                };
+                self.scale.get_or_insert(from);
+                self.events.push(ScalerEvent::Updated { from, to, growth_tracker: tracker.max(0) as u64 });
+            }
+            None => {}
+        }
+    }
+
+    /// Unscales seen in this step: the number of the next optimizer.
+    fn optimizers(&self) -> u32 {
+        self.events.iter().filter(|e| matches!(e, ScalerEvent::Unscaled { .. })).count() as u32
+    }
+
+    /// The step's events. Whether the optimizer stepped is read off the parameters: a foreign scaler does not say.
+    pub(super) fn take_events(&mut self, updated: bool) -> Vec<ScalerEvent> {
+        let events = std::mem::take(&mut self.events);
+        let mut all = Vec::with_capacity(events.len() + 1);
+        let mut steps: Vec<ScalerEvent> = events
+            .iter()
+            .filter_map(|e| match *e {
+                ScalerEvent::Unscaled { optimizer, found_inf, .. } => {
+                    Some(ScalerEvent::Stepped { optimizer, applied: updated && !found_inf })
+                }
+                _ => None,
+            })
+            .collect();
+        for event in events {
+            if matches!(event, ScalerEvent::Updated { .. }) {
+                all.append(&mut steps);
+            }
+            all.push(event);
+        }
+        all.append(&mut steps);
+        all
+    }
+}
+
+/// The arguments are the gradients, `found_inf` and the inverse scale.
+fn unscale(tensors: &[RawTensor]) -> Option<Running> {
+    let [.., found_inf, inverse] = tensors else { return None };
+    let found = found_inf.view().filter(|v| v.count() == 1)?;
+    Some(Running::Unscale { scale: 1.0 / number(inverse)?, found_inf: found.data.cast() })
+}
+
+/// The value of a tensor of one f32.
+fn number(t: &RawTensor) -> Option<f64> {
+    let view = t.view().filter(|v| v.count() == 1 && v.dtype == ampdoctor::scan::Dtype::F32)?;
+    // SAFETY: one readable f32.
+    Some(f64::from(unsafe { view.data.cast::<f32>().read_unaligned() }))
+}

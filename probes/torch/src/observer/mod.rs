@@ -1,0 +1,94 @@
+//! Follows the operators of a training step, scans what they make, and hands the step over as observations.
+//!
+//! `border` is the C border to the shim; `session` takes the callbacks, catches what fails in them and keeps the time; `state` is
+//! what the observer knows during a step; `trace` is what the step showed.
+
+mod border;
+mod foreign;
+mod layers;
+mod params;
+mod session;
+mod state;
+mod trace;
+mod updates;
+
+use std::ffi::CStr;
+
+use tch::Tensor;
+
+pub(crate) use session::{Callback, Planted, Session, StepTrace, plant};
+
+use border::RawObserver;
+
+/// The shim's observer of one thread, owned.
+pub(crate) struct Observer {
+    raw: *mut RawObserver,
+}
+
+// The shim's functions may be called from any thread; those that act on a thread's callbacks do nothing on another one.
+unsafe impl Send for Observer {}
+
+impl Observer {
+    /// Observes the calling thread for `session`; `None` where LibTorch refused.
+    pub(crate) fn install(session: &std::sync::Arc<Session>) -> Option<Self> {
+        // SAFETY: the shim takes over one weak reference and gives it back through ampd_release_session.
+        let raw = unsafe { border::ampd_observer_install(Session::into_weak_handle(session)) };
+        (!raw.is_null()).then_some(Self { raw })
+    }
+
+    /// Whether any observer is at work on the calling thread.
+    pub(crate) fn thread_is_observed() -> bool {
+        // SAFETY: reads a thread-local of the shim.
+        unsafe { border::ampd_thread_is_observed() != 0 }
+    }
+
+    /// Whether this observer observes the calling thread.
+    pub(crate) fn is_here(&self) -> bool {
+        // SAFETY: `raw` is valid until drop.
+        unsafe { border::ampd_observer_is_here(self.raw) != 0 }
+    }
+
+    /// Switches the callbacks of the observed thread; has no effect on another thread.
+    pub(crate) fn enable(&self, enabled: bool) {
+        // SAFETY: `raw` is valid until drop.
+        unsafe { border::ampd_observer_enable(self.raw, i32::from(enabled)) };
+    }
+
+    /// Lets go of what was remembered for the step.
+    pub(crate) fn end_step(&self) {
+        // SAFETY: `raw` is valid until drop.
+        unsafe { border::ampd_observer_step(self.raw) };
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        // SAFETY: `raw` is valid and not used again.
+        unsafe { border::ampd_observer_remove(self.raw) };
+    }
+}
+
+/// The framework observed: `LibTorch 2.13.0`.
+pub(crate) fn framework() -> String {
+    // SAFETY: a static C string.
+    let version = unsafe { CStr::from_ptr(border::ampd_framework_version()) };
+    format!("LibTorch {}", version.to_string_lossy())
+}
+
+/// The value of a floating-point tensor of one element, read from its memory without running an operator; `None` for any other.
+pub(crate) fn single_value(tensor: &Tensor) -> Option<f64> {
+    let described = border::tensor::describe(tensor)?;
+    let value = described.view().filter(|view| view.count() == 1).map(|view| {
+        // SAFETY: the shim described the live memory of `tensor`.
+        let stats = unsafe { ampdoctor::scan::scan(&view) };
+        match (stats.nan, stats.pos_inf, stats.neg_inf) {
+            (0, 0, 0) => stats.sum.to_f64(),
+            (0, 1, _) => f64::INFINITY,
+            (0, _, 1) => f64::NEG_INFINITY,
+            _ => f64::NAN,
+        }
+    });
+    // SAFETY: frees what was copied to the host for this call.
+    unsafe { border::ampd_release_copies() };
+    value
+}

@@ -1,0 +1,30 @@
+//! Where a run is recorded, and what the environment says of it.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// `AMPDOCTOR_RUN`, or a new directory under `ampdoctor-runs/` named after the program and the time.
+pub(crate) fn default_dir() -> PathBuf {
+    match std::env::var_os("AMPDOCTOR_RUN").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            PathBuf::from("ampdoctor-runs").join(format!("{}-{}-{}", program(), unix_ms() / 1000, std::process::id()))
+        }
+    }
+}
+
+fn program() -> String {
+    let exe = std::env::current_exe().ok();
+    exe.and_then(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
+        .unwrap_or_else(|| "run".into())
+}
+
+/// `RANK` of the environment, as torchrun and its kin set it; 0 otherwise.
+pub(crate) fn rank() -> u32 {
+    std::env::var("RANK").ok().and_then(|rank| rank.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}

@@ -1,0 +1,45 @@
+//! Failures that tests plant in the observer's callbacks, to show that they never reach the training.
+
+use crate::observer::{self, Callback, Planted};
+
+/// A callback of the observer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// An operator begins.
+    Start,
+    /// An operator has ended.
+    End,
+    /// The gradient of an activation.
+    Gradient,
+    /// Backward begins.
+    Backward,
+    /// Our own scaler reports.
+    Scaler,
+}
+
+impl Place {
+    fn callback(self) -> Callback {
+        match self {
+            Place::Start => Callback::Start,
+            Place::End => Callback::End,
+            Place::Gradient => Callback::Gradient,
+            Place::Backward => Callback::Backward,
+            Place::Scaler => Callback::Scaler,
+        }
+    }
+}
+
+/// Every callback of the process panics from now on at this place.
+pub fn plant_panic(place: Place) {
+    observer::plant(Planted::Panic(place.callback()));
+}
+
+/// Every callback of the process throws a C++ exception from now on at this place; `Backward` and `Scaler` have no C++ code.
+pub fn plant_exception(place: Place) {
+    observer::plant(Planted::Exception(place.callback()));
+}
+
+/// Plants nothing any more.
+pub fn clear() {
+    observer::plant(Planted::Nothing);
+}

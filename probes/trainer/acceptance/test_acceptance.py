@@ -1,0 +1,113 @@
+"""Tests of the long checks themselves: `python3 -m unittest discover -s probes/trainer`."""
+
+import contextlib
+import io
+import json
+import struct
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from acceptance import __main__ as command
+from acceptance import items
+from acceptance.programs import Unmet
+from acceptance.store import Store
+
+
+def finding(code="AMP201", layer="fc1", onset=100):
+    return {"code": code, "layer": layer, "onset_step": onset, "severity": "error"}
+
+
+class InAFolder(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+        self.program = self.folder / "program"
+        self.program.write_text("one")
+
+
+class Stored(InAFolder):
+    def store(self):
+        return Store(self.folder / "results", [self.program])
+
+    def test_what_passed_is_not_run_again(self):
+        self.store().keep("a", {"ok": True, "late": 3})
+        self.assertEqual(self.store().finished("a")["late"], 3)
+
+    def test_what_failed_is_run_again(self):
+        self.store().keep("a", {"ok": False, "why": "no"})
+        self.assertIsNone(self.store().finished("a"))
+
+    def test_another_program_makes_every_result_old(self):
+        self.store().keep("a", {"ok": True})
+        self.program.write_text("two")
+        self.assertIsNone(self.store().finished("a"))
+
+    def test_a_damaged_result_is_no_result(self):
+        self.store().keep("a", {"ok": True})
+        (self.folder / "results" / "a.json").write_text('{"ok": tr')
+        self.assertIsNone(self.store().finished("a"))
+
+
+class Judged(unittest.TestCase):
+    def fails(self, findings, text, layer="fc1"):
+        with self.assertRaisesRegex(Unmet, text):
+            items._judge(findings, "AMP201", layer)
+
+    def test_the_right_code_at_the_right_layer_soon_passes(self):
+        self.assertEqual(items._judge([finding(onset=104)], "AMP201", "fc1"), {"late": 4, "findings": 1})
+
+    def test_another_layer_another_code_too_late_and_too_early_fail(self):
+        self.fails([finding(layer="fc2")], "no AMP201 at fc1")
+        self.fails([finding(code="AMP501")], "no AMP201 at fc1")
+        self.fails([finding(onset=111)], "only 11 steps after")
+        self.fails([finding(onset=99)], "before the fault was planted")
+
+    def test_blaming_another_layer_first_fails(self):
+        self.fails([finding(layer="fc3"), finding()], "blames fc3 before fc1")
+
+
+class Frames(InAFolder):
+    def test_a_cut_frame_does_not_count(self):
+        frame = struct.pack("<QI", 5, 0) + b"12345" + b"crc."
+        path = self.folder / "recording"
+        path.write_bytes(frame * 2 + frame[:-1])
+        self.assertEqual(items._whole_frames(path), (2, 2 * len(frame), 3 * len(frame) - 1))
+
+
+class TheCommand(InAFolder):
+    def run_command(self, status, findings):
+        """Runs one item against programs that are scripts; the exit status and what was printed."""
+        report = {"findings": findings, "doubts": []}
+        self.script("ampdoctor-trainer", "print('{}')")
+        self.script("ampdoctor", f"import sys, pathlib\np = pathlib.Path(sys.argv[4])\np.parent.mkdir(exist_ok=True)\np.write_text({json.dumps(report)!r})\nsys.exit({status})")
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            out = self.folder / "out"
+            code = command.main(["--bin", str(self.folder), "--out", str(out), "--only", "healthy-mlp-fp32-sgd-0"])
+        return code, said.getvalue()
+
+    def script(self, name, text):
+        path = self.folder / name
+        path.write_text(f"#!{sys.executable}\n{text}\n")
+        path.chmod(0o755)
+
+    def test_a_healthy_run_passes_and_is_kept(self):
+        code, said = self.run_command(0, [])
+        self.assertEqual(code, 0, said)
+        self.assertIn("healthy         1/1", said)
+        code, said = self.run_command(0, [])
+        self.assertIn("1 of 1 are finished already", said)
+
+    def test_a_finding_in_a_healthy_run_fails_and_is_shown(self):
+        code, said = self.run_command(1, [finding()])
+        self.assertEqual(code, 1)
+        self.assertIn("FAILED healthy-mlp-fp32-sgd-0: findings in a healthy run: AMP201 fc1 @100 (error)", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,162 @@
+//! A step of training under the doctor, against the same step alone.
+
+use std::time::Instant;
+
+use ampdoctor_torch::Doctor;
+use anyhow::{Context, Result, ensure};
+use tch::nn::{self, OptimizerConfig};
+use tch::{Device, Tensor};
+
+use crate::clock::{Took, median, time};
+use crate::models::Shape;
+
+/// What stands above the lines.
+pub(crate) const HEADER: &str = "A step with the doctor against the same step without; FP32, Adam, one thread\n\
+    shape        doctor    CPU ratio [least to most]   fastest wall   ms a step   to reach";
+
+/// A contestant runs about this long in each round, within bounds.
+const TURN_SECONDS: f64 = 1.2;
+const TURN_STEPS: std::ops::RangeInclusive<usize> = 4..=60;
+/// Steps before the clock runs: the caches warm, and the budget finds its spacing.
+const WARM_UP: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Contestant {
+    None,
+    Control,
+    Off,
+    Default,
+    Full,
+}
+
+impl Contestant {
+    const ALL: [Self; 5] = [Self::None, Self::Control, Self::Off, Self::Default, Self::Full];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Control => "none again",
+            Self::Off => "off",
+            Self::Default => "default",
+            Self::Full => "full",
+        }
+    }
+
+    fn target(self) -> &'static str {
+        match self {
+            Self::None | Self::Control => "",
+            Self::Off => "1.00",
+            Self::Default => "1.02 to 1.03",
+            Self::Full => "at most 1.30",
+        }
+    }
+
+    fn attach(self, vs: &nn::VarStore, run: &std::path::Path) -> Result<Option<Doctor>> {
+        let builder = Doctor::builder().run(run);
+        let doctor = match self {
+            Self::None | Self::Control => return Ok(None),
+            Self::Off => builder.off(),
+            Self::Default => builder,
+            Self::Full => builder.every(1),
+        }
+        .attach(vs);
+        ensure!(doctor.is_attached(), "the doctor could not attach, so there is nothing to measure");
+        Ok(Some(doctor))
+    }
+}
+
+/// The lines for one shape.
+pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<String>> {
+    tch::manual_seed(1);
+    let vs = nn::VarStore::new(Device::Cpu);
+    let mut bench = Bench {
+        loss: (shape.build)(&vs.root()),
+        optimizer: nn::Adam::default().build(&vs, 1e-4)?,
+        vs,
+        runs: tempfile::tempdir().context("a folder for the recordings could not be made")?,
+    };
+    let steps = bench.steps_per_turn();
+    let mut turns: Vec<Vec<Turn>> = Vec::new();
+    for round in 0..rounds {
+        // The order turns, so that nobody always runs behind the same other.
+        let mut of_round = vec![Turn::default(); Contestant::ALL.len()];
+        for offset in 0..Contestant::ALL.len() {
+            let index = (offset + round as usize) % Contestant::ALL.len();
+            of_round[index] = bench.turn(Contestant::ALL[index], steps)?;
+        }
+        turns.push(of_round);
+    }
+    Ok(Contestant::ALL
+        .iter()
+        .enumerate()
+        .map(|(index, &who)| line(shape.name, who, &column(&turns, index), &column(&turns, 0)))
+        .collect())
+}
+
+struct Bench {
+    loss: Box<dyn Fn() -> Tensor>,
+    optimizer: nn::Optimizer,
+    vs: nn::VarStore,
+    runs: tempfile::TempDir,
+}
+
+/// What one contestant took in one round.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    /// Processor seconds a step, the mean of the turn.
+    cpu: f64,
+    /// Wall seconds of the fastest step.
+    fastest: f64,
+}
+
+impl Bench {
+    fn steps_per_turn(&mut self) -> usize {
+        self.step(&mut None);
+        let began = Instant::now();
+        self.step(&mut None);
+        let steps = TURN_SECONDS / began.elapsed().as_secs_f64().max(1e-6);
+        (steps as usize).clamp(*TURN_STEPS.start(), *TURN_STEPS.end())
+    }
+
+    fn turn(&mut self, who: Contestant, steps: usize) -> Result<Turn> {
+        let mut doctor = who.attach(&self.vs, self.runs.path())?;
+        for _ in 0..WARM_UP {
+            self.step(&mut doctor);
+        }
+        let took: Vec<Took> = (0..steps).map(|_| time(|| self.step(&mut doctor))).collect();
+        Ok(Turn {
+            cpu: took.iter().map(|step| step.cpu).sum::<f64>() / steps as f64,
+            fastest: took.iter().map(|step| step.wall).fold(f64::INFINITY, f64::min),
+        })
+    }
+
+    fn step(&mut self, doctor: &mut Option<Doctor>) {
+        let loss = (self.loss)();
+        self.optimizer.backward_step(&loss);
+        if let Some(doctor) = doctor {
+            doctor.step(&loss);
+        }
+    }
+}
+
+fn column(turns: &[Vec<Turn>], index: usize) -> Vec<Turn> {
+    turns.iter().map(|round| round[index]).collect()
+}
+
+fn line(shape: &str, who: Contestant, turns: &[Turn], alone: &[Turn]) -> String {
+    let ratios: Vec<f64> = turns.iter().zip(alone).map(|(turn, alone)| turn.cpu / alone.cpu).collect();
+    let (least, most) = extremes(&ratios);
+    let fastest = |turns: &[Turn]| turns.iter().map(|turn| turn.fastest).fold(f64::INFINITY, f64::min);
+    format!(
+        "{shape:12} {:10}    {:5.3} [{least:5.3} to {most:5.3}]          {:5.3}    {:8.2}   {}",
+        who.name(),
+        median(ratios),
+        fastest(turns) / fastest(alone),
+        1e3 * median(turns.iter().map(|turn| turn.cpu).collect()),
+        who.target(),
+    )
+}
+
+fn extremes(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
+}

@@ -1,0 +1,45 @@
+//! An activation larger than FP16's largest number.
+
+use tch::Tensor;
+
+use super::Fault;
+use crate::amp::Precision;
+use crate::options::Options;
+
+/// The largest output of a layer of these models is above 0.1: this many times it is above 65504.
+const GAIN: f64 = 1e6;
+
+pub(super) struct Overflow;
+
+impl Fault for Overflow {
+    fn name(&self) -> &'static str {
+        "overflow"
+    }
+
+    fn about(&self) -> &'static str {
+        "the output of LAYER exceeds 65504 in FP16"
+    }
+
+    fn needs_layer(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, options: &mut Options) -> Vec<String> {
+        options.need_precision(Precision::Fp16).into_iter().collect()
+    }
+
+    fn output(&self, output: Tensor) -> Tensor {
+        output * GAIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_half_output_becomes_infinite() {
+        let y = Overflow.output(Tensor::from_slice(&[0.1f32, -3.0]).to_kind(tch::Kind::Half));
+        assert_eq!(f64::try_from(y.isinf().all()).unwrap(), 1.0);
+    }
+}

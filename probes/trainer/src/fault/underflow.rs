@@ -1,0 +1,55 @@
+//! Gradients too small for FP16: everywhere, by a loss scale of next to nothing, or in the gradient of one layer.
+
+use tch::Tensor;
+
+use super::Fault;
+use crate::amp::Precision;
+use crate::options::Options;
+
+/// Without it the largest gradients stand between 2^-8 and 1 in these models; with it nearly all are below 2^-24.
+const TINY_SCALE: f64 = 1.0 / 1_048_576.0;
+/// At the usual scales a layer's largest gradient stands between 2^2 and 2^10, so this leaves a few subnormals.
+const SHRINK: f64 = 1.0 / (1u64 << 28) as f64;
+
+pub(super) struct Underflow;
+
+impl Fault for Underflow {
+    fn name(&self) -> &'static str {
+        "underflow"
+    }
+
+    fn about(&self) -> &'static str {
+        "gradients below what FP16 holds: by a static loss scale of 2^-20, or with :LAYER in the gradient of that layer"
+    }
+
+    fn prepare(&self, options: &mut Options) -> Vec<String> {
+        options.need_precision(Precision::Fp16).into_iter().collect()
+    }
+
+    /// The same values, and 2^-28 of the gradient.
+    fn output(&self, output: Tensor) -> Tensor {
+        let value = output.detach();
+        let difference = &output - &value;
+        value + difference * SHRINK
+    }
+
+    fn scale(&self) -> Option<f64> {
+        Some(TINY_SCALE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    #[test]
+    fn values_stay_and_the_gradient_shrinks() {
+        let x = Tensor::from_slice(&[1.5f32, -2.0, 0.1]).set_requires_grad(true);
+        let y = Underflow.output(x.shallow_clone());
+        assert_eq!(y, x);
+        y.sum(Kind::Float).backward();
+        assert_eq!(x.grad(), Tensor::full([3], SHRINK, (Kind::Float, Device::Cpu)));
+    }
+}

@@ -1,0 +1,116 @@
+//! What FP16 did to each gradient of one step, read in the order of backward.
+//!
+//! A gradient that is all zero has no histogram to judge. Three things tell a starved one from one that is zero by design (a gate that starts
+//! at zero, dead units, a frozen branch): it was non-zero before; the gradient it was computed from was itself starved; or that gradient was so
+//! small already that the next operation had to round it away.
+
+use std::collections::BTreeMap;
+
+use super::SiteSummary;
+use crate::numerics::{Format, Underflow};
+use crate::observation::{Observation, Probe, Site, SiteId, Step};
+use crate::scan::{Dtype, Stats};
+
+/// Elements a tensor needs before its histogram says something about a layer.
+pub const FEWEST_ELEMENTS: u64 = 64;
+/// A gradient whose largest element lies below FP16's smallest normal number is about to vanish.
+const ABOUT_TO_VANISH: f64 = 6.103515625e-5;
+
+/// What is known of the gradient that the next one is computed from.
+#[derive(Clone, Copy)]
+struct Incoming {
+    max_abs: f64,
+    finite: bool,
+    starved: bool,
+}
+
+/// For each observation of `step`, what FP16 did to it: `None` for what is no FP16 gradient, is too small to judge, is not finite, or is
+/// zero without a sign that FP16 is the reason.
+pub(super) fn judge(step: &Step, sites: &[SiteSummary]) -> Vec<Option<Underflow>> {
+    let site = |id: SiteId| sites.get(id.0 as usize);
+    let dead = dead_outputs(step, sites);
+    let mut by_place: BTreeMap<(&str, &str), Incoming> = BTreeMap::new();
+    let mut previous: Option<Incoming> = None;
+    let mut judged = Vec::with_capacity(step.observations.len());
+    for observation in &step.observations {
+        let Some(summary) = site(observation.site).filter(|s| s.site.probe.is_gradient()) else {
+            judged.push(None);
+            continue;
+        };
+        let via = observation.via.and_then(site).map(|s| &s.site);
+        let incoming = match summary.site.probe {
+            Probe::ParamGrad => gradient_of_layer(&by_place, &summary.site.layer),
+            _ => via.and_then(|v| by_place.get(&place(v)).copied()).or(previous),
+        };
+        let is_dead = via.is_some_and(|v| dead.contains(&place(v))) || dead.contains(&place(&summary.site));
+        let nothing_to_deliver = incoming.is_none() && step.loss == Some(0.0);
+        let underflow = judge_one(summary, observation, via, incoming, is_dead || nothing_to_deliver);
+        if summary.site.probe == Probe::ActivationGrad {
+            let here = Incoming {
+                max_abs: observation.stats.max_abs,
+                finite: observation.stats.non_finite() == 0,
+                starved: underflow == Some(Underflow::ALL_LOST) || passes_on(&observation.stats, incoming, is_dead),
+            };
+            by_place.insert(place(&summary.site), here);
+            previous = Some(here);
+        }
+        judged.push(underflow);
+    }
+    judged
+}
+
+fn judge_one(
+    summary: &SiteSummary,
+    observation: &Observation,
+    via: Option<&Site>,
+    incoming: Option<Incoming>,
+    by_design: bool,
+) -> Option<Underflow> {
+    let stats = &observation.stats;
+    if summary.site.dtype != Dtype::F16 || stats.count < FEWEST_ELEMENTS || stats.non_finite() > 0 {
+        return None;
+    }
+    if let Some(underflow) = Underflow::of(&stats.exponents) {
+        return Some(underflow);
+    }
+    let starved = !by_design
+        && incoming.is_none_or(|g| g.finite)
+        && (became_zero(summary, incoming) || incoming.is_some_and(|g| rounds_away(stats, via, g)));
+    starved.then_some(Underflow::ALL_LOST)
+}
+
+/// Non-zero before, zero now, and not because backward had nothing to deliver. Without a known incoming gradient, history decides.
+fn became_zero(summary: &SiteSummary, incoming: Option<Incoming>) -> bool {
+    summary.nonzero_samples > 0 && incoming.is_none_or(|g| g.max_abs > 0.0 || g.starved)
+}
+
+fn rounds_away(stats: &Stats, via: Option<&Site>, incoming: Incoming) -> bool {
+    let spread_over = if via.is_some_and(|v| v.operator.starts_with("mean")) { stats.count as f64 } else { 1.0 };
+    let share = incoming.max_abs / spread_over;
+    incoming.starved
+        || (incoming.max_abs > 0.0 && (incoming.max_abs < ABOUT_TO_VANISH || share <= Format::F16.largest_lost()))
+}
+
+/// Zero because what it was computed from was starved: also where the tensor itself is too small, or too wide, to be judged.
+fn passes_on(stats: &Stats, incoming: Option<Incoming>, is_dead: bool) -> bool {
+    stats.max_abs == 0.0 && stats.non_finite() == 0 && !is_dead && incoming.is_some_and(|g| g.starved)
+}
+
+fn place(site: &Site) -> (&str, &str) {
+    (&site.layer, &site.operator)
+}
+
+fn gradient_of_layer(seen: &BTreeMap<(&str, &str), Incoming>, layer: &str) -> Option<Incoming> {
+    seen.iter().find(|((l, _), _)| *l == layer).map(|(_, incoming)| *incoming)
+}
+
+/// Operators whose whole output is zero at this step: no gradient passes a dead ReLU.
+fn dead_outputs<'a>(step: &Step, sites: &'a [SiteSummary]) -> Vec<(&'a str, &'a str)> {
+    step.observations
+        .iter()
+        .filter(|o| o.stats.count > 0 && o.stats.zeros == o.stats.count)
+        .filter_map(|o| sites.get(o.site.0 as usize))
+        .filter(|s| s.site.probe == Probe::Activation)
+        .map(|s| place(&s.site))
+        .collect()
+}

@@ -1,0 +1,203 @@
+//! ## What it finds
+//!
+//! FP16 activations whose largest value comes near 65504, the end of FP16.
+//!
+//! ## Why it matters
+//!
+//! One element beyond 65520 is infinite, the next layer norm or softmax makes it NaN, and no loss scale can help: the scale moves gradients, not
+//! activations. It is usually a slow growth, so that there is time to act before the run breaks.
+//!
+//! ## How it decides
+//!
+//! By the largest magnitude, for one element is enough to overflow.
+//!
+//! * **Warning** above 2^13 = 8192: three bits of headroom. In 11,552 activations of 28 healthy runs the largest was 2^5.9.
+//! * **Error** above 2^15 = 32768: one bit. A single larger batch is enough.
+//!
+//! The layer named is the first in the order of forward; those after it that are as large are counted.
+//!
+//! ## What to do
+//!
+//! Keep the operator in FP32 or BF16, or bring its input down: normalise before it, scale the query of an attention before the
+//! product and not after it, lower a learning rate at which weights grow.
+//!
+//! ## When it stays silent
+//!
+//! On FP32 and BF16. On values that a mask put there: the output of an operator that masks, and a plateau of large negative values far from all
+//! others. On a tensor that already holds an infinity: then rule `activation-overflow` speaks.
+
+use super::text::{count, counted, layer_name, measured, number, power_of_two};
+use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::{Aggregate, SiteSummary, is_mask_operator};
+use crate::numerics::Format;
+use crate::observation::{Observation, Probe};
+use crate::scan::{Dtype, Stats};
+
+/// Three bits below FP16's end.
+const NEAR: f64 = 8192.0;
+/// One bit below it.
+const VERY_NEAR: f64 = 32768.0;
+/// The exponent of [`NEAR`].
+const NEAR_EXPONENT: i32 = 13;
+/// Empty octaves between a mask's plateau and all other values.
+const MASK_GAP: i32 = 3;
+
+/// See the page of the rule.
+pub struct ActivationNearOverflow;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP101",
+    name: "activation-near-overflow",
+    severity: Severity::Error,
+    summary: "FP16 activations come near 65504; the next larger batch makes them infinite.",
+    source: include_str!("activation_near_overflow.rs"),
+};
+
+impl Rule for ActivationNearOverflow {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        let large: Vec<_> = aggregate.latest_observations().filter(|(o, s)| is_near(o, s)).collect();
+        let largest = large.iter().max_by(|a, b| a.0.stats.max_abs.total_cmp(&b.0.stats.max_abs));
+        let (Some(first), Some(largest)) = (large.first(), largest) else { return Vec::new() };
+        let step = aggregate.latest.as_ref().map_or(0, |s| s.index);
+        vec![Verdict::Firing(Box::new(firing(first, largest, large.len() - 1, step)))]
+    }
+}
+
+type Seen<'a> = (&'a Observation, &'a SiteSummary);
+
+fn is_near(observation: &Observation, summary: &SiteSummary) -> bool {
+    let (site, stats) = (&summary.site, &observation.stats);
+    site.probe == Probe::Activation
+        && site.dtype == Dtype::F16
+        && stats.max_abs > NEAR
+        && stats.non_finite() == 0
+        && !is_mask_operator(&site.operator)
+        && !is_mask_plateau(stats)
+}
+
+/// Large values that are all negative and stand far apart from the rest: a mask of -10000 or of FP16's lowest number, added to scores.
+fn is_mask_plateau(stats: &Stats) -> bool {
+    let large: f64 =
+        stats.exponents.iter().filter(|(e, _)| *e >= NEAR_EXPONENT).map(|(e, n)| f64::from(e).exp2() * n as f64).sum();
+    let beneath = stats.exponents.iter().filter(|(e, _)| *e < NEAR_EXPONENT).map(|(e, _)| e).last();
+    let stands_apart = beneath.is_some_and(|e| e < NEAR_EXPONENT - MASK_GAP) || stats.zeros > 0 && beneath.is_none();
+    // Each element of exponent e is at least 2^e in magnitude: a sum as low as that has no positive one among them.
+    stands_apart && stats.sum.to_f64() <= -0.9 * large
+}
+
+fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64) -> Firing {
+    let (observation, summary) = first;
+    let site = &summary.site;
+    let max_abs = observation.stats.max_abs;
+    let grown_from = summary.recent.front().map_or(max_abs, |s| s.stats.max_abs);
+    let bits = (Format::F16.max / max_abs).log2();
+    let also = match others {
+        0 => String::new(),
+        n => format!(
+            " {} after it are as near; the largest is {} in `{}`.",
+            count(n, "activation"),
+            number(largest.0.stats.max_abs),
+            largest.1.site.label()
+        ),
+    };
+    Firing {
+        severity: if largest.0.stats.max_abs > VERY_NEAR { Severity::Error } else { Severity::Warning },
+        layer: site.layer.clone(),
+        operator: site.operator.clone(),
+        probe: Some(Probe::Activation),
+        since: step,
+        strength: max_abs,
+        evidence: vec![
+            measured("max_abs", max_abs),
+            measured("headroom_bits", bits),
+            measured("max_abs_32_samples_ago", grown_from),
+            measured("largest_max_abs", largest.0.stats.max_abs),
+            counted("activations_near_overflow", others as u64 + 1),
+        ],
+        explanation: format!(
+            "The output of `{}` reached {} ({}) in FP16, which ends at 65504: {bits:.1} bits of headroom. A loss scale does not move activations.{also}",
+            site.label(),
+            number(max_abs),
+            power_of_two(max_abs),
+        ),
+        remedy: format!(
+            "Run `{}` of layer `{}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down by {} or more: normalise \
+             before it, or scale before the product and not after.",
+            site.operator,
+            layer_name(site),
+            power_of_two((max_abs / NEAR).log2().ceil().max(1.0).exp2())
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::scenario::{Scenario, normal};
+    use crate::rules::Severity;
+    use crate::rules::silence::{diagnose, found};
+    use crate::scan::Dtype::{Bf16, F16};
+
+    fn with(run: &mut Scenario, dtype: crate::scan::Dtype, values: &[f64]) {
+        run.step(|s| {
+            s.loss(1.0).activation("fc1", "linear", F16, &normal(64, 1.0, 1));
+            s.activation("fc2", "linear", dtype, values).activation("fc3", "linear", F16, &normal(64, 1.0, 2));
+            s.gradient("fc3", "linear", F16, &normal(64, 1.0, 3));
+        });
+    }
+
+    #[test]
+    fn three_bits_are_a_warning_and_one_bit_an_error_with_the_onset_of_the_first() {
+        let mut run = Scenario::new();
+        for value in [100.0, 9000.0, 20000.0, 40000.0] {
+            with(&mut run, F16, &[value, 1.0]);
+        }
+        let d = diagnose(&run);
+        assert_eq!(found(&d), ["AMP101"]);
+        let f = &d.findings()[0];
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step, f.last_step), (Severity::Error, "fc2", 1, 3));
+        assert!(f.explanation.contains("40000"), "{}", f.explanation);
+    }
+
+    #[test]
+    fn the_first_of_several_large_layers_is_named() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.loss(1.0);
+            ["a", "b", "c"].iter().for_each(|l| {
+                s.activation(l, "add", F16, &[10000.0]);
+            });
+            s.gradient("a", "add", F16, &normal(64, 1.0, 0));
+        });
+        let d = diagnose(&run);
+        assert_eq!((found(&d), d.findings()[0].layer.as_str()), (vec!["AMP101"], "a"));
+        assert!(d.findings()[0].explanation.contains("2 activations after it"), "{}", d.findings()[0].explanation);
+    }
+
+    #[test]
+    fn the_same_value_in_bf16_is_nothing() {
+        let mut run = Scenario::new();
+        with(&mut run, Bf16, &[60000.0]);
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+
+    #[test]
+    fn a_mask_of_minus_ten_thousand_is_no_large_activation() {
+        let mut run = Scenario::new();
+        let mut scores = normal(64, 1.0, 5);
+        scores.iter_mut().step_by(2).for_each(|x| *x -= 10000.0);
+        with(&mut run, F16, &scores);
+        run.step(|s| {
+            s.activation("attn", "masked_fill#2", F16, &[1.0, 65504.0]).activation(
+                "attn",
+                "mul",
+                F16,
+                &[0.0, -10000.0],
+            );
+        });
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+}

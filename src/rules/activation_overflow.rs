@@ -1,0 +1,204 @@
+//! ## What it finds
+//!
+//! The operator whose FP16 output held an infinity although its inputs were finite.
+//!
+//! ## Why it matters
+//!
+//! The value exceeded 65504. The infinity becomes NaN in the next difference, product with zero, norm or softmax, and the step is lost: a scaler
+//! skips it, without one the weights are ruined. No loss scale can help, for it is forward that overflows; a dynamic scaler halves its
+//! scale at each such step all the same, down to nothing.
+//!
+//! ## How it decides
+//!
+//! **Error** at the first step at which it is seen: one infinity is enough. Only the operator at which it was born is named, not those that
+//! were handed it.
+//!
+//! ## What to do
+//!
+//! Keep that operator in FP32 or BF16, or bring its input down. A reduction (`sum`, `mean`, a norm) over many FP16 elements takes its
+//! sum in FP32 when it is asked for an FP32 result.
+//!
+//! ## When it stays silent
+//!
+//! On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf made by adding two planes
+//! of -65504, and -inf passed on from those. (A NaN made of them is a fault: rule `non-finite-origin`.) On FP32 and BF16, where an infinity is no matter
+//! of range: `non-finite-origin` again.
+
+use super::text::{counted, layer_name, measured, number, share};
+use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::{Aggregate, Origin, SiteSummary};
+use crate::observation::Probe;
+use crate::scan::Dtype;
+
+/// Operators that add up many elements, and can hold their sum in FP32.
+const REDUCTIONS: [&str; 10] =
+    ["sum", "mean", "norm", "linalg_vector_norm", "var", "std", "cumsum", "prod", "logsumexp", "einsum"];
+
+/// See the page of the rule.
+pub struct ActivationOverflow;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP102",
+    name: "activation-overflow",
+    severity: Severity::Error,
+    summary: "An FP16 operator made an infinity out of finite inputs: its result exceeds 65504.",
+    source: include_str!("activation_overflow.rs"),
+};
+
+impl Rule for ActivationOverflow {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        let origins = &aggregate.non_finite.latest.overflows;
+        let with_site = origins.iter().filter_map(|o| Some((o, aggregate.site(o.site)?)));
+        with_site
+            .filter(|(o, s)| s.site.dtype == Dtype::F16 && o.inf > 0)
+            .map(|(o, s)| Verdict::Firing(Box::new(firing(o, s))))
+            .collect()
+    }
+}
+
+fn firing(origin: &Origin, summary: &SiteSummary) -> Firing {
+    let site = &summary.site;
+    let before = summary.recent.iter().rev().find(|s| s.stats.non_finite() == 0).map(|s| s.stats.max_abs);
+    let finite = summary.latest().map_or(0.0, |s| s.stats.max_abs);
+    let mut evidence = vec![
+        counted("infinite_elements", origin.inf),
+        counted("elements", origin.count),
+        measured("infinite_share", origin.inf as f64 / origin.count.max(1) as f64),
+        measured("largest_finite", finite),
+    ];
+    evidence.extend(before.map(|b| measured("max_abs_before", b)));
+    Firing {
+        severity: Severity::Error,
+        layer: site.layer.clone(),
+        operator: site.operator.clone(),
+        probe: Some(Probe::Activation),
+        since: origin.step,
+        strength: origin.inf as f64 / origin.count.max(1) as f64,
+        evidence,
+        explanation: format!(
+            "`{}` made {} of {} elements infinite ({}) out of finite inputs: the result exceeds 65504, the end of FP16{}. It is forward that overflows, so \
+             no loss scale can help.",
+            site.label(),
+            origin.inf,
+            origin.count,
+            share(origin.inf as f64 / origin.count.max(1) as f64),
+            before.map_or(String::new(), |b| format!("; when last finite its largest value was {}", number(b))),
+        ),
+        remedy: remedy(&site.operator, layer_name(site)),
+    }
+}
+
+fn remedy(operator: &str, layer: &str) -> String {
+    let name = operator.split('#').next().unwrap_or(operator);
+    if REDUCTIONS.contains(&name) {
+        format!(
+            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`)."
+        )
+    } else {
+        format!(
+            "Run `{operator}` of layer `{layer}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down: normalise before it, or \
+             scale before the product and not after."
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::scenario::{Scenario, normal};
+    use crate::rules::silence::{diagnose, found};
+    use crate::scan::Dtype::F16;
+
+    const INF: f64 = f64::INFINITY;
+
+    #[test]
+    fn case_1_a_linear_layer_that_overflows_every_step_is_named_before_the_scale_is_gone() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(4, |s, i| {
+            let scale = 2f64.powi(16 - i as i32);
+            s.loss(INF).skipped(scale, scale / 2.0).activation("fc", "linear", F16, &[81920.0; 8]);
+            s.activation("out", "mul", F16, &[INF; 8]).inherited();
+            s.gradient("out", "mul", F16, &[f64::NAN; 8]);
+        });
+        let d = diagnose(&run);
+        assert_eq!(found(&d), ["AMP102", "AMP501"]);
+        assert!(
+            d.findings().iter().all(|f| f.layer == "fc" && f.operator == "linear" && f.onset_step == 0),
+            "{:#?}",
+            d.findings()
+        );
+        assert!(d.findings()[0].explanation.contains("no loss scale can help"), "{}", d.findings()[0].explanation);
+    }
+
+    #[test]
+    fn case_14_growth_is_told_before_the_first_infinity() {
+        let mut run = Scenario::new();
+        for value in [6.0e4, 6.1e4, 6.2e4, 66.2e3] {
+            run.step(|s| {
+                s.loss(1.0).activation("attn", "matmul", F16, &[value]).gradient(
+                    "attn",
+                    "matmul",
+                    F16,
+                    &normal(64, 1.0, 0),
+                );
+            });
+        }
+        let d = diagnose(&run);
+        let seen: Vec<_> = d.findings().iter().map(|f| (f.code, f.layer.as_str(), f.onset_step, f.last_step)).collect();
+        assert_eq!(seen, [("AMP101", "attn", 0, 2), ("AMP102", "attn", 3, 3), ("AMP501", "attn", 3, 3)]);
+        assert!(
+            d.findings()[1].explanation.contains("when last finite its largest value was 6.20e4")
+                || d.findings()[1].explanation.contains("62016"),
+            "{}",
+            d.findings()[1].explanation
+        );
+    }
+
+    #[test]
+    fn case_17_an_fp16_sum_is_told_to_be_taken_in_fp32() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.loss(INF).activation("head", "sum", F16, &[INF]).gradient("head", "sum", F16, &normal(64, 1.0, 0));
+        });
+        let d = diagnose(&run);
+        let f = d.findings().iter().find(|f| f.code == "AMP102").unwrap();
+        assert!(f.remedy.contains("`sum` of layer `head` in FP32"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn an_infinity_that_a_mask_wrote_is_by_design() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.loss(1.0)
+                .activation("input", "full", F16, &[-INF; 16])
+                .activation("input", "triu", F16, &[0.0, -INF])
+                .inherited();
+            s.activation("attn", "add", F16, &[1.0, -INF]).inherited().activation("attn", "softmax", F16, &[1.0, 0.0]);
+            s.gradient("attn", "softmax", F16, &normal(64, 1.0, 0));
+        });
+        run.step(|s| {
+            s.loss(1.0).activation("attn", "masked_fill", F16, &[1.0, -1e9]).activation(
+                "attn",
+                "softmax",
+                F16,
+                &[1.0, 0.0],
+            );
+            s.activation("b", "mul", F16, &[-65504.0, 0.0]).activation("b", "add", F16, &[-INF, 0.0]);
+        });
+        assert!(found(&diagnose(&run)).is_empty(), "{:#?}", diagnose(&run).findings());
+    }
+
+    #[test]
+    fn an_overflow_behind_a_mask_is_still_found() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.loss(1.0).activation("attn", "masked_fill", F16, &[1.0, -INF]);
+            s.activation("fc", "linear", F16, &[INF, 1.0]).gradient("fc", "linear", F16, &normal(64, 1.0, 0));
+        });
+        let d = diagnose(&run);
+        assert!(found(&d).contains(&"AMP102") && d.findings()[0].layer == "fc");
+    }
+}

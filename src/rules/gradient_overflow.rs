@@ -1,0 +1,457 @@
+//! ## What it finds
+//!
+//! Gradients that exceed 65504 in FP16 while forward is finite, and that no calibration explains: without a loss scaler, at a static scale, or under a
+//! dynamic scaler that falls and falls.
+//!
+//! ## Why it matters
+//!
+//! Without a scaler the infinity is written into the weights at this very step. At a static scale the step is skipped, and so is the next. A dynamic
+//! scaler lowers the scale for the sake of one layer until the gradients of all others underflow.
+//!
+//! ## How it decides
+//!
+//! * **No scaler, error**: one infinite gradient in FP16 while activations and loss are finite.
+//! * **Static scale, error**: three of the last 32 steps. A static scale cannot give way, so what overflows now and then goes on doing so.
+//! * **Static scale or none, warning**: a gradient above 2^15, one bit from the end. Not under a dynamic scaler: it probes the end on purpose.
+//! * **Dynamic scaler, warning**: a streak of skips in which the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements
+//!   in the gradient that overflows first did not fall by a tenth. **Error** when the scale is below 1.
+//!
+//! The layer named is that of the first non-finite gradient in the order of backward, with the operator whose backward made it.
+//!
+//! ## What to do
+//!
+//! Use a dynamic scaler, or lower a static scale to the value named. Where one layer overflows far above the rest no scale is good for all: change
+//! that layer, or keep it in FP32 or BF16.
+//!
+//! ## When it stays silent
+//!
+//! On calibration: from 65536 up to 16 halvings at the start are expected as long as the overflow recedes. On a healthy dynamic scaler, which skips one
+//! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its
+//! beginning, which is no matter of range (the same). On FP32 and BF16.
+
+use super::scale_advice::{ScaleAdvice, headroom, set_scale};
+use super::text::{counted, layer_name, measured, number, power_of_two, scale, share};
+use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
+use crate::observation::Probe;
+use crate::scan::Dtype;
+
+/// Octaves that the scale must fall in one streak.
+const FALLEN_OCTAVES: f64 = 8.0;
+/// And the scale at which it must have arrived: from Megatron's 2^32 a descent of more than 8 octaves is calibration.
+const FALLEN_TO: f64 = 256.0;
+/// Below this no gradient that starts at 1 at the loss can still be too large because of the scale.
+const NO_SCALE_LEFT: f64 = 1.0;
+/// An overflow recedes when its share of elements falls by a tenth: one that no scale cures keeps its elements.
+const RECEDING: f64 = 0.9;
+/// Steps looked back at under a static scale.
+const LOOK_BACK: u32 = 32;
+/// Of those, steps that must have overflowed.
+const REPEATED: u32 = 3;
+/// One bit below FP16's end.
+const NEAR: f64 = 32768.0;
+
+/// See the page of the rule.
+pub struct GradientOverflow;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP202",
+    name: "gradient-overflow",
+    severity: Severity::Error,
+    summary: "Gradients exceed 65504 in FP16 while forward is finite, and it is no calibration of the scale.",
+    source: include_str!("gradient_overflow.rs"),
+};
+
+impl Rule for GradientOverflow {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        if !aggregate.has_fp16_gradients() {
+            return Vec::new();
+        }
+        let found = overflow(aggregate).or_else(|| near(aggregate));
+        found.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+    }
+}
+
+/// How the scale is governed.
+#[derive(Clone, Copy, PartialEq)]
+enum Scaling {
+    None,
+    Static,
+    Dynamic,
+}
+
+fn scaling(aggregate: &Aggregate) -> Scaling {
+    let now = aggregate.latest.as_ref().and_then(|s| s.loss_scale);
+    match (&aggregate.scaler_config, now) {
+        (Some(config), _) if config.is_static() => Scaling::Static,
+        (Some(_), _) => Scaling::Dynamic,
+        (None, Some(_)) => Scaling::Static,
+        (None, None) => Scaling::None,
+    }
+}
+
+fn overflow(aggregate: &Aggregate) -> Option<Firing> {
+    let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
+    let origin = streak.last_origin.or(streak.first_origin);
+    if origin.is_some_and(|o| !is_overflow(aggregate, &o)) {
+        return None;
+    }
+    match scaling(aggregate) {
+        Scaling::None => origin.map(|o| without_scaler(aggregate, &o)),
+        Scaling::Static => repeated(aggregate).map(|(since, n)| static_scale(aggregate, origin.as_ref(), since, n)),
+        Scaling::Dynamic => falling(&streak).map(|severity| dynamic(aggregate, &streak, origin.as_ref(), severity)),
+    }
+}
+
+/// Infinite, not only NaN, and in a tensor that went through FP16.
+fn is_overflow(aggregate: &Aggregate, origin: &Origin) -> bool {
+    origin.inf > 0 && aggregate.site(origin.site).is_some_and(|s| aggregate.went_through_fp16(&s.site))
+}
+
+/// How often the last steps overflowed and since when, if often enough.
+fn repeated(aggregate: &Aggregate) -> Option<(u64, u32)> {
+    let nf = &aggregate.non_finite;
+    let times = nf.bad_among_last(LOOK_BACK);
+    let oldest = (nf.recent_bad & ((1 << LOOK_BACK) - 1)).checked_ilog2()?;
+    (times >= REPEATED).then(|| (nf.latest_step.saturating_sub(u64::from(oldest)), times))
+}
+
+fn falling(streak: &Streak) -> Option<Severity> {
+    let scale = streak.last_scale?;
+    if streak.octaves_fallen() < FALLEN_OCTAVES || scale > FALLEN_TO {
+        return None;
+    }
+    if scale < NO_SCALE_LEFT {
+        return Some(Severity::Error);
+    }
+    let recedes = match (streak.first_origin, streak.last_origin) {
+        (Some(first), Some(last)) => first.site != last.site || bad_share(&last) <= RECEDING * bad_share(&first),
+        _ => false,
+    };
+    (!recedes).then_some(Severity::Warning)
+}
+
+fn bad_share(origin: &Origin) -> f64 {
+    (origin.inf + origin.nan) as f64 / origin.count.max(1) as f64
+}
+
+fn without_scaler(aggregate: &Aggregate, origin: &Origin) -> Firing {
+    let what = "There is no loss scaler to withhold the step, so the infinity goes into the weights.";
+    let remedy = format!(
+        "Use a dynamic `GradScaler`: it withholds such a step. If it still happens at a scale of 1, the gradient itself is too large for FP16: {}.",
+        change_layer(aggregate, Some(origin))
+    );
+    firing(aggregate, Some(origin), Severity::Error, origin.step, 1.0, vec![], what.into(), remedy)
+}
+
+fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, times: u32) -> Firing {
+    let now = aggregate.latest.as_ref().and_then(|s| s.loss_scale).unwrap_or(1.0);
+    let what = format!(
+        "It happened at {times} of the last {LOOK_BACK} steps; the scale is static at {}, so it goes on.",
+        scale(now)
+    );
+    let remedy = lower(aggregate, now);
+    let evidence = vec![counted("overflowing_steps_of_last_32", times.into()), measured("loss_scale", now)];
+    firing(aggregate, origin, Severity::Error, since, f64::from(times), evidence, what, remedy)
+}
+
+fn dynamic(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>, severity: Severity) -> Firing {
+    let (first, last) = (streak.first_scale.unwrap_or(1.0), streak.last_scale.unwrap_or(1.0));
+    let what = format!(
+        "For {} steps in a row the scaler has lowered the loss scale, from {} to {}, and the overflow does not recede: it is not the scale that is too \
+         high.",
+        streak.steps,
+        scale(first),
+        scale(last)
+    );
+    let evidence = vec![
+        counted("steps_in_a_row", streak.steps),
+        measured("loss_scale_at_start", first),
+        measured("loss_scale", last),
+        measured("octaves_fallen", streak.octaves_fallen()),
+    ];
+    let remedy = format!(
+        "{}. Until then a floor for the scale keeps the other layers alive.",
+        sentence(change_layer(aggregate, origin))
+    );
+    firing(aggregate, origin, severity, streak.first_step, streak.octaves_fallen(), evidence, what, remedy)
+}
+
+#[expect(clippy::too_many_arguments, reason = "one builder for the three ways in which it comes about")]
+fn firing(
+    aggregate: &Aggregate,
+    origin: Option<&Origin>,
+    severity: Severity,
+    since: u64,
+    strength: f64,
+    mut evidence: Vec<Evidence>,
+    what: String,
+    remedy: String,
+) -> Firing {
+    let summary = origin.and_then(|o| aggregate.site(o.site));
+    evidence.extend(origin.iter().flat_map(|o| {
+        [counted("infinite_elements", o.inf), counted("nan_elements", o.nan), counted("elements", o.count)]
+    }));
+    evidence.extend(aggregate.latest.as_ref().and_then(|s| s.loss).map(|loss| measured("loss", loss)));
+    Firing {
+        severity,
+        layer: summary.map_or(String::new(), |s| s.site.layer.clone()),
+        operator: summary.map_or(String::new(), |s| s.site.operator.clone()),
+        probe: summary.map(|s| s.site.probe),
+        since,
+        strength,
+        evidence,
+        explanation: format!("{} {what}", beginning(aggregate, origin, summary)),
+        remedy,
+    }
+}
+
+fn beginning(aggregate: &Aggregate, origin: Option<&Origin>, summary: Option<&SiteSummary>) -> String {
+    let (Some(origin), Some(summary)) = (origin, summary) else {
+        return "Gradients overflow although the loss is finite; none of these steps was scanned, so the layer is unknown (set `every(1)` to see it)."
+            .into();
+    };
+    let via = origin.via.and_then(|id| aggregate.site(id));
+    format!(
+        "The gradient of `{}` is infinite in {} of its elements{}, the first in the order of backward, while forward is finite.",
+        summary.site.label(),
+        share(bad_share(origin)),
+        via.map_or(String::new(), |v| format!(" (made by the backward of `{}`)", v.site.label())),
+    )
+}
+
+fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> String {
+    let Some(site) = origin.and_then(|o| aggregate.site(o.site)).map(|s| &s.site) else {
+        return "set `every(1)` to see which layer overflows, then keep it in FP32 or BF16".into();
+    };
+    let via = origin.and_then(|o| o.via).and_then(|id| aggregate.site(id)).map_or(site, |s| &s.site);
+    format!(
+        "keep `{}` of layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward",
+        if via.operator.is_empty() { "the product" } else { &via.operator },
+        layer_name(via)
+    )
+}
+
+fn lower(aggregate: &Aggregate, now: f64) -> String {
+    let config = aggregate.scaler_config.as_ref();
+    // What overflowed is larger than anything that was seen finite: at least two bits must go.
+    let below_now = now.log2().floor() as i32 - 2;
+    let Some(advice) = ScaleAdvice::of(aggregate) else {
+        return format!("{}.", sentence(set_scale(config, Some(now), below_now)));
+    };
+    match advice.exponent().map(|e| e.min(below_now)) {
+        Some(exponent) if exponent >= advice.window.low => {
+            format!("{}: {}.", sentence(set_scale(config, Some(now), exponent)), headroom(&advice, exponent))
+        }
+        _ => format!("{}.", sentence(advice.layer_to_fix())),
+    }
+}
+
+/// A gradient one bit from the end where no dynamic scaler probes it on purpose.
+fn near(aggregate: &Aggregate) -> Option<Firing> {
+    if scaling(aggregate) == Scaling::Dynamic {
+        return None;
+    }
+    let is_near = |s: &SiteSummary, max: f64| s.site.dtype == Dtype::F16 && s.site.probe.is_gradient() && max > NEAR;
+    let (observation, summary) =
+        aggregate.latest_observations().find(|(o, s)| o.stats.non_finite() == 0 && is_near(s, o.stats.max_abs))?;
+    let step = aggregate.latest.as_ref()?;
+    let max_abs = observation.stats.max_abs;
+    let now = step.loss_scale.unwrap_or(1.0);
+    let remedy = if scaling(aggregate) == Scaling::Static {
+        lower(aggregate, now)
+    } else {
+        format!(
+            "Use a dynamic `GradScaler`: it withholds a step that overflows. Or {}.",
+            change_layer(aggregate, None::<&Origin>)
+        )
+    };
+    Some(Firing {
+        severity: Severity::Warning,
+        layer: summary.site.layer.clone(),
+        operator: summary.site.operator.clone(),
+        probe: Some(if summary.site.probe == Probe::ParamGrad { Probe::ParamGrad } else { Probe::ActivationGrad }),
+        since: step.index,
+        strength: max_abs / 65504.0 / 2.0,
+        evidence: vec![measured("max_abs", max_abs), measured("loss_scale", now)],
+        explanation: format!(
+            "The gradient of `{}` reached {} ({}) in FP16, less than one bit from its end at 65504, and {} gives way when it overflows.",
+            summary.site.label(),
+            number(max_abs),
+            power_of_two(max_abs),
+            if step.loss_scale.is_some() { "a static scale never" } else { "without a scaler nothing" }
+        ),
+        remedy,
+    })
+}
+
+fn sentence(text: String) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |c| c.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::scenario::{Scenario, StepBuilder, normal};
+    use crate::rules::silence::{diagnose, found};
+    use crate::rules::{Finding, Severity};
+    use crate::scan::Dtype::{F16, F32};
+
+    const INF: f64 = f64::INFINITY;
+
+    /// Backward through three layers: the gradient of `fc2` is `size`, made by the backward of `fc3`; `fc1` inherits what is infinite.
+    fn backward(s: &mut StepBuilder<'_>, size: f64, seed: u64) {
+        s.loss(1.0).activation("fc1", "linear", F16, &normal(128, 100.0, seed));
+        s.gradient("fc3", "linear", F16, &normal(128, 1.0, seed));
+        s.gradient("fc2", "linear", F16, &[size; 128]).via("fc3", "linear", F16);
+        s.gradient("fc1", "linear", F16, &[if size > 65504.0 { f64::NAN } else { size }; 128]).inherited();
+    }
+
+    fn only(run: &Scenario) -> Finding {
+        let d = diagnose(run);
+        assert_eq!(found(&d), ["AMP202"], "{:#?}", d.findings());
+        d.findings()[0].clone()
+    }
+
+    #[test]
+    fn case_18_an_overflow_that_begins_in_backward_names_its_layer_and_the_operator_that_made_it() {
+        let mut run = Scenario::new();
+        run.steps(2, |s, i| backward(s, 1e6, i));
+        let f = only(&run);
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc2", 0));
+        assert!(
+            f.explanation.contains("backward of `fc3/linear`") && f.explanation.contains("no loss scaler"),
+            "{}",
+            f.explanation
+        );
+        assert!(f.remedy.contains("GradScaler") && f.remedy.contains("layer `fc3`"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn case_18_at_a_static_scale_of_4096() {
+        let mut run = Scenario::new();
+        run.static_scaler(4096.0).steps(5, |s, i| {
+            s.skipped(4096.0, 4096.0);
+            backward(s, 3e6, i);
+        });
+        let f = only(&run);
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc2", 0));
+        assert!(f.remedy.starts_with("Lower the static loss scale from 4096 (2^12) to "), "{}", f.remedy);
+    }
+
+    #[test]
+    fn case_4_calibration_is_no_finding() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(8, |s, i| {
+            let scale = if i < 2 { 65536.0 / (1 << i) as f64 } else { 16384.0 };
+            if i < 2 {
+                s.skipped(scale, scale / 2.0)
+            } else {
+                s.applied(scale)
+            };
+            backward(s, 3.0 * scale, i);
+        });
+        let d = diagnose(&run);
+        assert!(found(&d).is_empty(), "{:#?}", d.findings());
+        assert_eq!(d.aggregate().scaler.calibration_skips, 2);
+    }
+
+    #[test]
+    fn case_5_a_scaler_that_probes_its_ceiling_is_no_finding() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(16384.0).steps(120, |s, i| {
+            let probe = i % 21 == 20;
+            let scale = if probe { 32768.0 } else { 16384.0 };
+            if probe {
+                s.skipped(scale, 16384.0)
+            } else {
+                s.applied(scale)
+            };
+            backward(s, 3.0 * scale, i);
+        });
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+
+    #[test]
+    fn a_long_descent_in_which_the_overflow_recedes_is_calibration() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(14, |s, i| {
+            let scale = 2f64.powi(16 - i.min(12) as i32);
+            if i < 12 {
+                s.skipped(scale, scale / 2.0)
+            } else {
+                s.applied(scale)
+            };
+            s.loss(1.0).gradient("fc1", "linear", F16, &normal(4096, 1000.0 * scale, i));
+        });
+        assert!(found(&diagnose(&run)).is_empty(), "{:#?}", diagnose(&run).findings());
+    }
+
+    #[test]
+    fn an_overflow_that_no_halving_cures_is_first_a_warning_and_then_an_error() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0);
+        for i in 0..30 {
+            let scale = 2f64.powi(16 - i);
+            run.step(|s| {
+                s.skipped(scale, scale / 2.0);
+                backward(s, INF, i as u64);
+            });
+            let d = diagnose(&run);
+            let expected = match i {
+                0..8 => None,
+                8..17 => Some(Severity::Warning),
+                _ => Some(Severity::Error),
+            };
+            assert_eq!(d.findings().first().map(|f| f.severity), expected, "step {i}");
+        }
+        let f = only(&run);
+        assert_eq!((f.layer.as_str(), f.onset_step, f.last_step), ("fc2", 0, 29));
+    }
+
+    #[test]
+    fn near_the_end_at_a_static_scale_is_a_warning_with_the_scale_to_set() {
+        let mut run = Scenario::new();
+        run.static_scaler(1024.0).steps(3, |s, i| {
+            s.applied(1024.0);
+            backward(s, 40000.0, i);
+        });
+        let f = only(&run);
+        assert_eq!((f.severity, f.layer.as_str()), (Severity::Warning, "fc2"));
+        assert!(f.remedy.contains("from 1024 (2^10) to 128 (2^7)"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn a_parameter_gradient_that_autocast_made_infinite_names_its_layer() {
+        let mut run = Scenario::new();
+        run.steps(2, |s, i| {
+            s.loss(1.0).gradient("fc2", "linear", F16, &normal(128, 1.0, i)).gradient(
+                "fc1",
+                "linear",
+                F16,
+                &normal(128, 1.0, i),
+            );
+            s.param_grad("fc1", "weight", F32, &normal(64, 1.0, i)).param_grad("fc2", "weight", F32, &[INF; 64]);
+        });
+        assert_eq!(only(&run).layer, "fc2");
+    }
+
+    #[test]
+    fn skips_that_were_not_scanned_are_told_without_a_layer() {
+        let mut run = Scenario::new();
+        run.static_scaler(65536.0).steps(2, |s, i| {
+            s.applied(65536.0);
+            backward(s, 3.0, i);
+        });
+        run.steps(4, |s, _| {
+            s.tier(crate::observation::Tier::Light).loss(1.0).skipped(65536.0, 65536.0);
+        });
+        let f = only(&run);
+        assert_eq!((f.layer.as_str(), f.onset_step), ("", 2));
+        assert!(f.explanation.contains("every(1)"), "{}", f.explanation);
+    }
+}

@@ -1,0 +1,124 @@
+//! ## What it finds
+//!
+//! A recording from which no verdict can be drawn: no step, no scanned step, no tensor, or no gradient.
+//!
+//! ## Why it matters
+//!
+//! A run in which nothing was seen is not a healthy run. A gate that passes it gates nothing.
+//!
+//! ## How it decides
+//!
+//! Never a finding: a doubt. With it the verdict on the run is "unknown", and `ampdoctor check` exits with 3. It is raised while there is no
+//! step, while no step was scanned, while no scanned step held a tensor, and while backward delivered no gradient.
+//!
+//! ## What to do
+//!
+//! Attach the doctor to the `VarStore` whose parameters are trained and before the first forward; call `doctor.step` once a step; scan some steps (`every(n)`
+//! or a budget). Where there is no gradient, look whether `backward` is called between attaching and `doctor.step`.
+//!
+//! ## When it stays silent
+//!
+//! As soon as one scanned step held activations or parameters and a gradient.
+
+use super::{Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::Aggregate;
+
+/// See the page of the rule.
+pub struct NothingObserved;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP001",
+    name: "nothing-observed",
+    severity: Severity::Info,
+    summary: "Too little was seen of the run to call it healthy.",
+    source: include_str!("nothing_observed.rs"),
+};
+
+impl Rule for NothingObserved {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        let seen = &aggregate.instrument;
+        let reason = match () {
+            () if seen.steps == 0 => {
+                "no step was recorded: `doctor.step` was never called, or the run ended before its first step".into()
+            }
+            () if seen.full_steps == 0 => {
+                format!("none of {} steps was scanned; scan some with `every(n)` or a budget", seen.steps)
+            }
+            () if aggregate.sites.iter().all(|s| s.samples == 0) => {
+                format!(
+                    "{} steps were scanned and none held a tensor; attach the doctor to the model that is trained, before its first forward",
+                    seen.full_steps
+                )
+            }
+            () if seen.backward_steps == 0 => {
+                format!(
+                    "no gradient was seen in {} scanned steps; is `backward` called before `doctor.step`?",
+                    seen.full_steps
+                )
+            }
+            () => return Vec::new(),
+        };
+        vec![Verdict::Unsure(reason)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::scenario::{Scenario, normal};
+    use crate::observation::{Record, Tier};
+    use crate::rules::silence::diagnose;
+    use crate::rules::{Diagnosis, Health};
+    use crate::scan::Dtype;
+
+    fn reason(d: &Diagnosis) -> &str {
+        d.doubts().iter().find(|x| x.code == "AMP001").map_or("", |x| &x.reason)
+    }
+
+    #[test]
+    fn steps_without_a_scan_are_not_health() {
+        let mut run = Scenario::new();
+        run.steps(5, |s, _| {
+            s.tier(Tier::Light).loss(1.0);
+        });
+        let d = diagnose(&run);
+        assert_eq!(d.health(), Health::Unknown);
+        assert!(reason(&d).contains("none of 5 steps"), "{}", reason(&d));
+    }
+
+    #[test]
+    fn scans_without_a_gradient_are_not_health() {
+        let mut run = Scenario::new();
+        run.steps(3, |s, i| {
+            s.activation("fc", "linear", Dtype::F32, &normal(8, 1.0, i));
+        });
+        let d = diagnose(&run);
+        assert_eq!(d.health(), Health::Unknown);
+        assert!(reason(&d).contains("no gradient"), "{}", reason(&d));
+    }
+
+    #[test]
+    fn a_recording_that_ends_before_its_first_step_is_not_health() {
+        let mut d = diagnose(&Scenario::new());
+        assert_eq!(d.health(), Health::Unknown);
+        d.apply(Record::End(crate::observation::End {
+            steps: 0,
+            dropped_steps: 0,
+            reason: crate::observation::EndReason::Finished,
+        }));
+        assert!(reason(&d).contains("no step"), "{}", reason(&d));
+    }
+
+    #[test]
+    fn one_scanned_step_with_a_gradient_is_enough() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.gradient("fc", "linear", Dtype::F32, &normal(8, 1.0, 0));
+        });
+        let d = diagnose(&run);
+        assert_eq!((d.health(), reason(&d)), (Health::Healthy, ""));
+    }
+}

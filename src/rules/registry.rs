@@ -1,0 +1,83 @@
+//! The table of rules, and how one is found.
+
+use super::{
+    Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, gradient_overflow, gradient_underflow,
+    non_finite_origin, nothing_observed,
+};
+
+/// All rules, by code.
+pub fn all() -> &'static [&'static dyn Rule] {
+    &[
+        &nothing_observed::NothingObserved,
+        &blind_spots::BlindSpots,
+        &activation_near_overflow::ActivationNearOverflow,
+        &activation_overflow::ActivationOverflow,
+        &gradient_underflow::GradientUnderflow,
+        &gradient_overflow::GradientOverflow,
+        &non_finite_origin::NonFiniteOrigin,
+    ]
+}
+
+/// The rule of this code (`AMP201`, `amp201`, `201`) or name (`gradient-underflow`).
+pub fn find(code_or_name: &str) -> Option<&'static dyn Rule> {
+    let asked = code_or_name.trim().to_lowercase().replace('_', "-");
+    all().iter().copied().find(|rule| {
+        let RuleInfo { code, name, .. } = *rule.info();
+        let code = code.to_lowercase();
+        asked == name || asked == code || Some(asked.as_str()) == code.strip_prefix("amp")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADINGS: [&str; 5] =
+        ["What it finds", "Why it matters", "How it decides", "What to do", "When it stays silent"];
+
+    #[test]
+    fn the_set_of_codes_is_this_one() {
+        let codes: Vec<String> =
+            all().iter().map(|r| format!("{} {} {}", r.info().code, r.info().name, r.info().severity.name())).collect();
+        insta::assert_snapshot!(codes.join("\n"), @r"
+        AMP001 nothing-observed info
+        AMP002 blind-spots info
+        AMP101 activation-near-overflow error
+        AMP102 activation-overflow error
+        AMP201 gradient-underflow error
+        AMP202 gradient-overflow error
+        AMP501 non-finite-origin error
+        ");
+    }
+
+    #[test]
+    fn rules_stand_in_the_order_of_their_codes_and_no_name_is_used_twice() {
+        let infos: Vec<_> = all().iter().map(|r| r.info()).collect();
+        assert!(infos.windows(2).all(|w| w[0].code < w[1].code));
+        let mut names: Vec<_> = infos.iter().map(|i| i.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), infos.len());
+    }
+
+    #[test]
+    fn every_page_has_the_fixed_headings_in_order() {
+        for info in all().iter().map(|rule| rule.info()) {
+            let headings: Vec<&str> = info
+                .source
+                .lines()
+                .map_while(|line| line.strip_prefix("//!"))
+                .filter_map(|line| line.trim().strip_prefix("## "))
+                .collect();
+            assert_eq!(headings, HEADINGS, "{}", info.code);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_found_by_code_number_and_name() {
+        for asked in ["AMP201", "amp201", "201", " gradient-underflow ", "gradient_underflow"] {
+            assert_eq!(find(asked).map(|r| r.info().code), Some("AMP201"), "{asked}");
+        }
+        assert!(find("gradient-underflw").is_none() && find("").is_none());
+    }
+}

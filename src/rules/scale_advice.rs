@@ -1,0 +1,161 @@
+//! Which loss scale to set, from the gradients that were seen.
+
+use super::text::{layer_name, number, power_of_two, scale, share};
+use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
+use crate::numerics::{Format, Lost, ScaleWindow, Zones};
+use crate::observation::{Probe, ScalerConfig};
+use crate::scan::{Dtype, Stats};
+
+/// Samples that the lower end of the window stands on: those that the verdict stands on.
+const SAMPLES: usize = 3;
+/// Where nothing of the gradient is left to compute a scale from: what PyTorch starts with, as an exponent.
+const DEFAULT_INIT: i32 = 16;
+
+/// The loss scales at which all gradients of the run are well, and the layers that set the ends.
+pub(super) struct ScaleAdvice<'a> {
+    /// The window of all gradients; its lower end is a lower bound where `incomplete`.
+    pub window: ScaleWindow,
+    /// Whether a gradient was all zero, so that nothing of it could be asked what scale it needs.
+    pub incomplete: bool,
+    /// The gradient that needs the highest scale.
+    pub lowest: Option<&'a SiteSummary>,
+    /// The gradient that overflows first.
+    pub highest: &'a SiteSummary,
+    /// Largest gradient of the run, without the loss scale.
+    pub max_unscaled: f64,
+    lowest_is_the_outlier: bool,
+}
+
+impl<'a> ScaleAdvice<'a> {
+    /// What the gradients of the latest step say; `None` when none of them has a non-zero element.
+    pub fn of(aggregate: &'a Aggregate) -> Option<Self> {
+        let gradients = || aggregate.latest_observations().map(|(_, s)| s).filter(|s| s.site.probe.is_gradient());
+        let highest =
+            gradients().max_by(|a, b| a.max_unscaled.total_cmp(&b.max_unscaled)).filter(|s| s.max_unscaled > 0.0)?;
+        let needs: Vec<(i32, &SiteSummary)> = gradients().filter_map(|s| Some((lower_end(s)?, s))).collect();
+        let lowest = needs.iter().max_by_key(|(low, _)| *low).copied();
+        let tops: Vec<i32> = gradients().filter_map(upper_end).collect();
+        let high = upper_end(highest)?;
+        // Without a gradient to ask, the lower end is where scalers begin.
+        let low = lowest.map_or(high.min(DEFAULT_INIT), |(low, _)| low);
+        let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
+        let stands_out = |value: i32, all: Vec<i32>| (value - median(all)).abs();
+        Some(Self {
+            window: ScaleWindow { low, high },
+            incomplete,
+            lowest: lowest.map(|(_, s)| s),
+            highest,
+            max_unscaled: highest.max_unscaled,
+            lowest_is_the_outlier: stands_out(low, needs.iter().map(|n| n.0).collect()) >= stands_out(high, tops),
+        })
+    }
+
+    /// The scale to set, as an exponent of two. `None` when no scale is good for all gradients.
+    pub fn exponent(&self) -> Option<i32> {
+        let recommended = self.window.recommended()?;
+        Some(if self.incomplete || self.lowest.is_none() {
+            recommended.max(DEFAULT_INIT).min(self.window.high)
+        } else {
+            recommended
+        })
+    }
+
+    /// Bits between the largest gradient of the run and FP16's end at scale `2^exponent`.
+    pub fn headroom_bits(&self, exponent: i32) -> f64 {
+        (Format::F16.max / (self.max_unscaled * f64::from(exponent).exp2())).log2()
+    }
+
+    /// Why no scale helps, and which layer to change.
+    pub fn layer_to_fix(&self) -> String {
+        let (low, high) = (self.window.low, self.window.high);
+        let Some(lowest) = self.lowest else { return String::new() };
+        let (fix, how) = if self.lowest_is_the_outlier {
+            (
+                lowest,
+                "its gradient is far smaller than all others: look for a factor in it that shrinks what passes backward",
+            )
+        } else {
+            (
+                self.highest,
+                "its gradient is far larger than all others: look for a factor in it that blows up what passes backward",
+            )
+        };
+        format!(
+            "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), \
+             or keep it in FP32 or BF16",
+            lowest.site.label(),
+            self.highest.site.label(),
+            layer_name(&fix.site)
+        )
+    }
+}
+
+/// What to do with the scaler there is so that its scale becomes `2^exponent`.
+pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponent: i32) -> String {
+    let target = scale(f64::from(exponent).exp2());
+    let verb = |from: f64| if from < f64::from(exponent).exp2() { "raise" } else { "lower" };
+    match (config, now) {
+        (Some(c), _) if c.is_static() => {
+            format!(
+                "{} the static loss scale from {} to {target}, or let it be dynamic",
+                verb(c.init_scale),
+                scale(c.init_scale)
+            )
+        }
+        (Some(c), _) if c.init_scale != f64::from(exponent).exp2() => {
+            format!("{} `init_scale` from {} to {target}", verb(c.init_scale), scale(c.init_scale))
+        }
+        (Some(_), _) => format!("keep `init_scale` at {target}, and find out why the scale left it"),
+        (None, Some(s)) if s != 1.0 => format!("{} the loss scale from {} to {target}", verb(s), scale(s)),
+        (None, _) => format!("scale the loss: use a `GradScaler` with `init_scale` = {target}"),
+    }
+}
+
+/// What the tensor of `site` looks like now and would at `2^exponent`: `at 2^7 38 % of ... is subnormal ...; at 2^13 none is`.
+pub(super) fn compare(site: &SiteSummary, stats: &Stats, now: f64, exponent: i32) -> String {
+    let shift = exponent - now.log2().round() as i32;
+    let (before, after) =
+        (Zones::of(&stats.exponents, Format::F16, 0), Zones::of(&stats.exponents, Format::F16, shift));
+    format!(
+        "at {} {} of the non-zero gradient of `{}` is subnormal in FP16 and its largest value is {}; at 2^{exponent} {} of that part is",
+        if now == 1.0 { "scale 1".into() } else { power_of_two(now) },
+        share(before.share(before.fading)),
+        site.site.label(),
+        power_of_two(stats.max_abs),
+        share(after.share(after.fading + after.lost)),
+    )
+}
+
+/// `leaves the largest gradient of the run (0.02 unscaled) 3 bits of headroom`.
+pub(super) fn headroom(advice: &ScaleAdvice<'_>, exponent: i32) -> String {
+    format!(
+        "the largest gradient of the run ({} unscaled) still has {} bits of headroom",
+        number(advice.max_unscaled),
+        number(advice.headroom_bits(exponent).floor())
+    )
+}
+
+/// The smallest good scale of an FP16 activation gradient over its latest samples.
+fn lower_end(site: &SiteSummary) -> Option<i32> {
+    let judged = site.site.dtype == Dtype::F16 && site.site.probe == Probe::ActivationGrad;
+    let latest = site.recent.iter().rev().take(SAMPLES).filter(|s| judged && s.underflow.is_some());
+    latest
+        .filter(|s| s.stats.count >= FEWEST_ELEMENTS)
+        .filter_map(|s| {
+            let lost = Lost::estimate(&s.stats.exponents);
+            ScaleWindow::of(&s.stats.exponents, s.stats.max_abs, lost, s.loss_scale.unwrap_or(1.0))
+        })
+        .map(|w| w.low)
+        .max()
+}
+
+/// The largest scale that leaves the largest gradient ever seen at this site one bit of headroom.
+fn upper_end(site: &SiteSummary) -> Option<i32> {
+    let one = crate::scan::ExponentHistogram::from_counts(0, &[1]);
+    ScaleWindow::of(&one, site.max_unscaled, Lost::default(), 1.0).map(|w| w.high)
+}
+
+fn median(mut values: Vec<i32>) -> i32 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}

@@ -1,0 +1,336 @@
+//! The real binary, on recordings written by the real recorder.
+
+#[path = "cli/recordings.rs"]
+mod recordings;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use recordings::{healthy, nothing_scanned, overflowing, record};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary, in a directory of its own and without an environment that could change what it prints.
+fn ampdoctor(here: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ampdoctor"));
+    command.current_dir(here).args(arguments).stdin(Stdio::null());
+    for variable in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "AMPDOCTOR_RUN"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn run(here: &TempDir, arguments: &[&str]) -> Output {
+    ampdoctor(here.path(), arguments).output().expect("the binary starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("it ends by itself")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A directory with `runs/healthy`, `runs/sick` and `runs/blind`.
+fn here() -> TempDir {
+    let here = tempfile::tempdir().unwrap();
+    record(&here.path().join("runs/healthy"), 0, &healthy());
+    record(&here.path().join("runs/sick"), 0, &overflowing());
+    record(&here.path().join("runs/blind"), 0, &nothing_scanned());
+    here
+}
+
+/// A script that does to its `$AMPDOCTOR_RUN` what a trainer would: leaves a recording there.
+fn trainer(recording: &str, then: &str) -> String {
+    format!("echo trained; cp runs/{recording}/rank-0.amprec \"$AMPDOCTOR_RUN/\"; {then}")
+}
+
+#[test]
+fn a_healthy_run_exits_0() {
+    let output = run(&here(), &["check", "runs/healthy"]);
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    assert!(stdout(&output).ends_with("\nhealthy\n"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_sick_run_exits_1_and_names_the_layer() {
+    let output = run(&here(), &["check", "runs/sick"]);
+    assert_eq!(code(&output), 1, "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains("error AMP") && text.contains("where     fc2, operator linear"), "{text}");
+}
+
+#[test]
+fn a_run_of_which_nothing_was_scanned_exits_3_and_says_what_to_set() {
+    let output = run(&here(), &["check", "runs/blind"]);
+    assert_eq!(code(&output), 3);
+    assert!(stdout(&output).contains("could not tell: steps were recorded, but no tensor was scanned"));
+}
+
+#[test]
+fn a_path_that_is_not_there_exits_2_and_suggests_the_nearest() {
+    let output = run(&here(), &["check", "runs/helthy"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).starts_with("error:") && stderr(&output).contains("Did you mean runs/healthy?"));
+}
+
+#[test]
+fn a_directory_of_runs_exits_2_and_names_the_newest_run() {
+    let output = run(&here(), &["check", "runs"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("The newest run in it is runs/"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_file_that_is_no_recording_exits_2() {
+    let here = here();
+    fs::write(here.path().join("notes.txt"), "These are notes on a run, and no recording of it.\n").unwrap();
+    let output = run(&here, &["check", "notes.txt"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("no ampdoctor recording"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_empty_recording_exits_3() {
+    let here = here();
+    fs::write(here.path().join("rank-0.amprec"), "").unwrap();
+    assert_eq!(code(&run(&here, &["check", "rank-0.amprec"])), 3);
+}
+
+#[test]
+fn a_truncated_recording_is_judged_by_what_it_holds() {
+    let here = here();
+    for (name, exit) in [("healthy", 0), ("sick", 1)] {
+        let path = here.path().join(format!("runs/{name}/rank-0.amprec"));
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
+        let output = run(&here, &["check", &format!("runs/{name}"), "--report", "report.json"]);
+        assert_eq!(code(&output), exit, "{name}");
+        assert!(stdout(&output).contains("it still runs, or it was killed"), "{}", stdout(&output));
+        assert_eq!(report(&here)["ranks"][0]["recording"]["end"], "cut");
+    }
+}
+
+#[test]
+fn a_damaged_recording_is_judged_and_its_damage_is_told() {
+    let here = here();
+    let path = here.path().join("runs/healthy/rank-0.amprec");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    fs::write(&path, bytes).unwrap();
+    let output = run(&here, &["check", "runs/healthy", "--report", "report.json"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(stderr(&output).starts_with("warning: damaged, "), "{}", stderr(&output));
+    assert_eq!(report(&here)["ranks"][0]["recording"]["damage_count"], 1);
+}
+
+fn report(here: &TempDir) -> Value {
+    serde_json::from_str(&fs::read_to_string(here.path().join("report.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn the_report_holds_the_finding_and_is_the_same_each_time() {
+    let here = here();
+    let first = run(&here, &["report", "runs/sick", "--format", "json"]);
+    assert_eq!((code(&first), stderr(&first)), (0, String::new()));
+    assert_eq!(first.stdout, run(&here, &["report", "runs/sick", "--format", "json"]).stdout);
+    assert_eq!(code(&run(&here, &["report", "runs/sick", "--format", "json", "--output", "report.json"])), 0);
+    assert_eq!(first.stdout, fs::read(here.path().join("report.json")).unwrap());
+
+    let report = report(&here);
+    assert_eq!(report["schema_version"], 1);
+    assert_eq!(report["verdict"]["health"], "findings");
+    let finding = &report["findings"][0];
+    assert_eq!((&finding["layer"], &finding["operator"]), (&"fc2".into(), &"linear".into()));
+    assert_eq!(finding["onset_step"], recordings::ONSET);
+    assert_eq!(report["ranks"][0]["timeline"]["loss"][recordings::ONSET as usize], "NaN");
+}
+
+#[test]
+fn every_rank_is_judged_and_a_finding_names_its_rank() {
+    let here = here();
+    record(&here.path().join("runs/healthy"), 1, &overflowing());
+    let output = run(&here, &["check", "runs/healthy", "--report", "report.json"]);
+    assert_eq!(code(&output), 1);
+    assert!(stdout(&output).contains("on rank 1"), "{}", stdout(&output));
+    assert_eq!(report(&here)["findings"][0]["rank"], 1);
+    assert_eq!(report(&here)["ranks"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_rank_that_cannot_be_read_is_not_passed_over() {
+    let here = here();
+    fs::write(here.path().join("runs/healthy/rank-1.amprec"), "neither a recording nor the start of one\n").unwrap();
+    let output = run(&here, &["check", "runs/healthy"]);
+    assert_eq!(code(&output), 3, "{output:?}");
+    assert!(stderr(&output).contains("rank-1.amprec"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_command_is_run_in_a_new_run_directory_and_judged() {
+    let here = here();
+    for (name, exit) in [("healthy", 0), ("sick", 1), ("blind", 3)] {
+        let output = run(&here, &["check", "--report", "report.json", "--", "sh", "-c", &trainer(name, "true")]);
+        assert_eq!(code(&output), exit, "{output:?}");
+        assert!(stdout(&output).starts_with("trained\n"), "{}", stdout(&output));
+        assert!(stderr(&output).contains("recording: ampdoctor-runs/"), "{}", stderr(&output));
+        assert_eq!(report(&here)["run"]["name"], name);
+    }
+    assert_eq!(fs::read_dir(here.path().join("ampdoctor-runs")).unwrap().count(), 3);
+}
+
+#[test]
+fn the_run_directory_of_a_command_can_be_chosen_and_is_never_shared() {
+    let here = here();
+    let arguments = ["check", "--run", "mine", "--", "sh", "-c", &trainer("healthy", "true")];
+    assert_eq!(code(&run(&here, &arguments)), 0);
+    assert!(here.path().join("mine/rank-0.amprec").is_file());
+    let again = run(&here, &arguments);
+    assert_eq!((code(&again), stdout(&again)), (2, String::new()));
+    assert!(stderr(&again).contains("already holds a recording"), "{}", stderr(&again));
+}
+
+#[test]
+fn a_command_that_fails_exits_4_and_its_findings_are_printed_too() {
+    let output = run(&here(), &["check", "--", "sh", "-c", &trainer("sick", "exit 7")]);
+    assert_eq!(code(&output), 4);
+    assert!(stderr(&output).contains("the command failed with exit status 7"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("findings: "), "{}", stdout(&output));
+}
+
+#[test]
+fn a_command_that_a_signal_ends_exits_4() {
+    let output = run(&here(), &["check", "--", "sh", "-c", &trainer("healthy", "kill -9 $$")]);
+    assert_eq!(code(&output), 4);
+    assert!(stderr(&output).contains("the command was ended by signal 9"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_command_that_is_not_there_exits_2_and_leaves_nothing_behind() {
+    let here = here();
+    let output = run(&here, &["check", "--", "no-such-trainer"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("say ./no-such-trainer"), "{}", stderr(&output));
+    assert!(!here.path().join("ampdoctor-runs").exists());
+}
+
+#[test]
+fn a_command_that_records_nothing_exits_3_and_says_how_to_attach() {
+    let here = here();
+    let output = run(&here, &["check", "--report", "report.json", "--", "true"]);
+    assert_eq!(code(&output), 3);
+    assert!(stderr(&output).contains("Doctor::attach(&vs)"), "{}", stderr(&output));
+    assert_eq!(report(&here)["verdict"]["health"], "unknown");
+    assert!(!here.path().join("ampdoctor-runs").exists());
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_the_command_runs() {
+    let here = here();
+    fs::write(here.path().join("file"), "").unwrap();
+    let output = run(&here, &["check", "--report", "file/report.json", "--", "sh", "-c", "touch ran"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("name a file in a directory that can be written"), "{}", stderr(&output));
+    assert!(!here.path().join("ran").exists());
+}
+
+#[test]
+fn a_terminated_check_passes_it_on_and_still_judges() {
+    let here = here();
+    let script = trainer("sick", "touch ready; exec sleep 60");
+    let mut check = ampdoctor(here.path(), &["check", "--", "sh", "-c", &script]);
+    let child = check.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !here.path().join("ready").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 4);
+    assert!(stderr(&output).contains("the command was ended by signal 15"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("findings: "), "{}", stdout(&output));
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let here = here();
+    for arguments in
+        [&["report", "runs/sick", "--format", "json"][..], &["rules"], &["--help"], &["check", "runs/healthy"]]
+    {
+        let mut child =
+            ampdoctor(here.path(), arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_verdict_outlives_a_closed_pipe() {
+    let here = here();
+    let mut child = ampdoctor(here.path(), &["check", "runs/sick"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn what_is_no_terminal_gets_no_colours() {
+    let output = run(&here(), &["check", "runs/sick"]);
+    assert!(!output.stdout.contains(&0x1b));
+}
+
+#[test]
+fn wrong_usage_exits_2_with_a_hint() {
+    let here = here();
+    let cases = [
+        (&["chekc", "x"][..], "check"),
+        (&["report", "runs/healthy", "--format", "jsn"], "json"),
+        (&["check", "runs/healthy", "--repot", "x"], "--report"),
+        (&["runs/healthy"], "ampdoctor check runs/healthy"),
+        (&["check"], "Usage: ampdoctor check [OPTIONS] RUN"),
+    ];
+    for (arguments, hint) in cases {
+        let output = run(&here, arguments);
+        assert_eq!((code(&output), stdout(&output)), (2, String::new()), "{arguments:?}");
+        assert!(stderr(&output).contains(hint), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_rule_is_explained_by_code_and_by_name() {
+    let here = here();
+    let by_code = run(&here, &["explain", "amp201"]);
+    assert_eq!(code(&by_code), 0);
+    assert!(stdout(&by_code).starts_with("AMP201 gradient-underflow\n"), "{}", stdout(&by_code));
+    assert_eq!(by_code.stdout, run(&here, &["explain", "gradient-underflow"]).stdout);
+}
+
+#[test]
+fn an_unknown_rule_exits_2_and_suggests_the_nearest() {
+    let output = run(&here(), &["explain", "gradient-underlow"]);
+    assert_eq!((code(&output), stdout(&output)), (2, String::new()));
+    assert!(stderr(&output).contains("gradient-underflow"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_rules_are_listed_for_people_and_for_machines() {
+    let here = here();
+    let listed: Value = serde_json::from_str(&stdout(&run(&here, &["rules", "--format", "json"]))).unwrap();
+    let table = stdout(&run(&here, &["rules"]));
+    assert_eq!(listed.as_array().unwrap().len(), ampdoctor::rules::all().len());
+    for rule in listed.as_array().unwrap() {
+        assert!(table.contains(&format!("{}  {}", rule["code"].as_str().unwrap(), rule["name"].as_str().unwrap())));
+    }
+}
+
+#[test]
+fn the_version_is_printed() {
+    let output = run(&here(), &["--version"]);
+    assert_eq!((code(&output), stdout(&output)), (0, format!("ampdoctor {}\n", env!("CARGO_PKG_VERSION"))));
+}

@@ -18,11 +18,16 @@ const MAX_OPERATORS: usize = 200_000;
 /// What the product of loss and loss scale is called, which is no operator of the model.
 const SCALE_LOSS: &str = "scale_loss";
 
+/// What the run's input is called where an operator's name stands.
+const DATA: &str = "data";
+
 /// What data flow knows of a storage.
 #[derive(Clone, Copy)]
 struct Flow {
     layer: LayerId,
     non_finite: bool,
+    /// Whether `non_finite` was seen, and not only passed on.
+    scanned: bool,
 }
 
 /// An operator between its start and its end.
@@ -56,6 +61,8 @@ pub(super) struct State {
     pub updated: bool,
     flow: HashMap<usize, Flow>,
     running: Option<Running>,
+    /// Whether the operator that runs now opened an update that it must still confirm by returning.
+    update_unconfirmed: bool,
     /// Whether gradients have arrived that were not scanned yet.
     gradients_pending: bool,
 }
@@ -84,11 +91,13 @@ impl State {
     /// A top-level operator outside backward begins.
     pub(super) fn operator_starts(&mut self, op: &RawOp, own_scaler: bool) {
         self.running = None;
+        self.update_unconfirmed = false;
         let name = if own_scaler && op.grad_mode != 0 { SCALE_LOSS } else { short_name(op.name()) };
         if !own_scaler {
             self.foreign.operator_starts(name, op);
         }
         if !self.full {
+            self.updated |= op.grad_mode == 0 && self.changes_parameter(name, op).is_some();
             return;
         }
         if op.grad_mode == 0 || is_in_place(name) {
@@ -105,16 +114,21 @@ impl State {
         if self.gradients_pending && (is_unscale(name) || op.grad_mode == 0 && self.touches_gradients(op)) {
             self.scan_gradients();
         }
-        if !is_in_place(name) {
-            return;
-        }
-        let Some(param) = op.tensors().first().and_then(|t| self.params.find(t.storage)) else { return };
-        if self.params.get(param).is_some_and(|p| p.parameter) {
+        if let Some(param) = self.changes_parameter(name, op) {
             if self.gradients_pending {
                 self.scan_gradients();
             }
             self.update_starts(param, name);
         }
+    }
+
+    /// The parameter that an in-place operator is about to change.
+    fn changes_parameter(&self, name: &str, op: &RawOp) -> Option<usize> {
+        if !is_in_place(name) {
+            return None;
+        }
+        let param = op.tensors().first().and_then(|t| self.params.find(t.storage))?;
+        self.params.get(param).is_some_and(|p| p.parameter).then_some(param)
     }
 
     /// Whether an operator takes a parameter, or a parameter's gradient.
@@ -133,7 +147,7 @@ impl State {
         self.updated = true;
         let Some(described) = self.params.get(param).and_then(|p| tensor::describe(&p.tensor)) else { return };
         if let Some(view) = described.view() {
-            self.updates.begin(param, name, &view);
+            self.update_unconfirmed = self.updates.begin(param, name, &view) && !name.starts_with('_');
         }
     }
 
@@ -185,6 +199,9 @@ impl State {
             inputs.push(t.content());
         }
         let layer = from_params.or(layer).unwrap_or(INPUT);
+        if layer != INPUT {
+            non_finite |= self.data_enters(op);
+        }
         let id = OpId(self.trace.operators.len() as u32);
         self.trace.operators.push(Operator {
             name: name.to_owned(),
@@ -197,27 +214,37 @@ impl State {
         Running { layer, non_finite, op: Some(id), inputs }
     }
 
-    /// What is known of an input; a tensor that no observed operator made is the run's input, and scanned as such.
+    /// What is known of an input; a tensor that no observed operator made is the run's input.
     fn flow_of(&mut self, t: &RawTensor) -> Flow {
-        if let Some(&flow) = self.flow.get(&t.storage) {
-            return flow;
-        }
-        let mut flow = Flow { layer: INPUT, non_finite: false };
-        if let Some(stats) = self.scan(t) {
-            flow.non_finite = stats.non_finite() > 0;
-            let mut entry = Entry::new(INPUT, Probe::Activation, t.dtype().unwrap_or(Dtype::F32), stats);
-            entry.operator = "data".into();
-            entry.reached = flow.non_finite;
+        let unknown = Flow { layer: INPUT, non_finite: false, scanned: false };
+        *self.flow.entry(t.storage).or_insert(unknown)
+    }
+
+    /// Data meets the model: scans what no parameter has touched yet. Returns whether any of it is not finite.
+    fn data_enters(&mut self, op: &RawOp) -> bool {
+        let mut non_finite = false;
+        for t in op.tensors() {
+            let known = self.flow.get(&t.storage).copied();
+            let Some(flow) = known.filter(|f| f.layer == INPUT && !f.scanned) else { continue };
+            let (Some(dtype), Some(stats)) = (t.dtype(), self.scan(t)) else { continue };
+            let found = stats.non_finite() > 0;
+            let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
+            entry.operator = DATA.into();
             let index = self.trace.push(entry);
             self.trace.scanned.insert(t.content(), index);
+            self.flow.insert(t.storage, Flow { non_finite: found, scanned: true, ..flow });
+            non_finite |= found;
         }
-        self.flow.insert(t.storage, flow);
-        flow
+        non_finite
     }
 
     /// A top-level operator outside backward ended; fills the hooks' tokens.
     pub(super) fn operator_ends(&mut self, op: &RawOp, tokens: &mut [u64]) {
         self.foreign.operator_ends();
+        if self.update_unconfirmed && op.tensors().is_empty() {
+            // The operator threw: it returned no tensor, and changed none.
+            self.updates.abandon();
+        }
         let Some(running) = self.running.take() else { return };
         let mut is_view = !op.tensors().is_empty();
         for (t, token) in op.tensors().iter().zip(tokens) {
@@ -240,16 +267,18 @@ impl State {
 
     /// Follows one output; returns the token of its hook, or 0.
     fn output(&mut self, t: &RawTensor, running: &Running, same_memory: bool) -> u64 {
-        let mut flow = Flow { layer: running.layer, non_finite: running.non_finite };
+        let mut flow = Flow { layer: running.layer, non_finite: running.non_finite, scanned: false };
         let seen = same_memory || self.trace.scanned.contains_key(&t.content());
         let mut token = 0;
         if !seen && t.tracked != 0 && self.trace.passed.insert(t.content()) {
             if let Some(stats) = self.scan(t) {
                 flow.non_finite = stats.non_finite() > 0;
+                flow.scanned = true;
                 token = self.add_activation(t, running, stats);
             }
         } else if let Some(known) = self.flow.get(&t.storage).filter(|_| seen) {
             flow.non_finite = known.non_finite;
+            flow.scanned = known.scanned;
         }
         self.flow.insert(t.storage, flow);
         token

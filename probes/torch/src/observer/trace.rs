@@ -155,7 +155,7 @@ impl Trace {
             .collect();
         let mut observations = Vec::with_capacity(self.entries.len());
         for (entry, via) in self.entries.iter().zip(vias) {
-            let unreached = entry.probe == Probe::Activation && !entry.reached;
+            let unreached = entry.probe == Probe::Activation && !self.is_reached(entry);
             if unreached && !(without_backward && entry.stats.non_finite() > 0) {
                 continue;
             }
@@ -167,6 +167,12 @@ impl Trace {
             });
         }
         observations
+    }
+
+    /// Whether backward reached an activation, or what was computed from the run's data.
+    fn is_reached(&self, entry: &Entry) -> bool {
+        let output = |op: &OpId| self.operator(*op).and_then(|o| o.output).and_then(|i| self.entries.get(i));
+        entry.reached || entry.op.is_none() && entry.consumers.iter().filter_map(output).any(|o| o.reached)
     }
 
     /// Names of the operators, numbered where a layer uses one several times in a forward: `relu`, `relu#2`.

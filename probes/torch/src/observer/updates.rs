@@ -33,15 +33,19 @@ impl Updates {
         self.open.as_ref().map(|open| open.param)
     }
 
-    /// An operator is about to change `param`, of which `now` is the memory. Another open parameter must have been closed.
-    pub(super) fn begin(&mut self, param: usize, operator: &str, now: &TensorView<'_>) {
+    /// An operator is about to change `param`, of which `now` is the memory. Another open parameter must have been closed. True
+    /// where it is the first one to change it.
+    pub(super) fn begin(&mut self, param: usize, operator: &str, now: &TensorView<'_>) -> bool {
         match &mut self.open {
-            Some(open) if open.param == param => open.operator = operator.to_owned(),
-            _ => {
-                if copy_dense(now, &mut self.before) {
-                    self.open = Some(Open { param, operator: operator.to_owned() });
-                }
+            Some(open) if open.param == param => {
+                open.operator = operator.to_owned();
+                false
             }
+            _ if copy_dense(now, &mut self.before) => {
+                self.open = Some(Open { param, operator: operator.to_owned() });
+                true
+            }
+            _ => false,
         }
     }
 

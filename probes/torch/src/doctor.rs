@@ -308,7 +308,7 @@ impl Active {
             dropped_steps: self.recorder.dropped_steps(),
             unscanned: taken.unscanned,
         };
-        self.recorder.step(Step {
+        let accepted = self.recorder.step(Step {
             index: self.index,
             time_ns: self.began.elapsed().as_nanos() as u64,
             tier,
@@ -320,6 +320,18 @@ impl Active {
             metrics: std::mem::take(&mut self.metrics),
             cost,
         });
+        if !accepted {
+            self.say_if_recording_failed();
+        }
+    }
+
+    /// A full or broken disk is told when it is met, once; `finish` returns it too.
+    fn say_if_recording_failed(&mut self) {
+        let Some(failure) = self.recorder.failure().map(ToString::to_string) else { return };
+        if !self.said.contains(&failure) {
+            eprintln!("ampdoctor: recording ended at step {}, training goes on: {failure}", self.index);
+            self.said.push(failure);
+        }
     }
 
     /// The observer watches one thread; a loop that has moved to another is followed.

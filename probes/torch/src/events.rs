@@ -32,8 +32,6 @@ thread_local! {
 }
 
 /// Lets `listener` hear every scaler of this thread, for as long as somebody holds it.
-// Used by the doctor, and by the tests below.
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) fn listen(listener: Weak<dyn Listener>) {
     let _ = LISTENERS.try_with(|listeners| listeners.borrow_mut().push(listener));
     let _ = GENERATION.try_with(|generation| generation.set(generation.get() + 1));
@@ -68,8 +66,6 @@ pub(crate) fn as_scaler<T>(body: impl FnOnce() -> T) -> T {
 
 /// Whether an operator that is running now on this thread was called by our own scaler, which reports its events itself: an observer
 /// need not take it for a foreign one.
-// Used by the observer, and by the tests below.
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) fn inside_scaler() -> bool {
     INSIDE_SCALER.try_with(Cell::get).unwrap_or(false)
 }

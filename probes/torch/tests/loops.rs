@@ -139,7 +139,7 @@ fn a_scaler_of_somebody_else_is_read_off_its_operators() {
     let net = mlp(&vs);
     let mut opt = nn::Sgd::default().build(&vs, 0.1).unwrap();
     let mut scale = Tensor::from(1024f32);
-    let mut tracker = Tensor::from(0i32);
+    let tracker = Tensor::from(0i32);
     let run = observe_with(Doctor::builder().every(2), &vs, |doctor| {
         for step in 0..4 {
             let (x, y) = batch();
@@ -152,7 +152,7 @@ fn a_scaler_of_somebody_else_is_read_off_its_operators() {
             if found.double_value(&[]) == 0.0 {
                 opt.step();
             }
-            let _ = scale.internal_amp_update_scale_(&mut tracker, &found, 2.0, 0.5, 2);
+            let _ = scale.internal_amp_update_scale_(&tracker, &found, 2.0, 0.5, 2);
             doctor.step(&loss);
         }
     });

@@ -1,4 +1,4 @@
-//! The command line, in two layers: [`args`] is what was typed, the other modules are what it means.
+//! The command line, in two layers: `args` is what was typed, the other modules are what it means.
 //!
 //! This is the edge of the program: the clock, the environment, the terminal and other processes are met here and nowhere before.
 

@@ -32,7 +32,7 @@ impl Scanner {
             if self.dtype == Dtype::F64 {
                 self.kernel.wide(new, old, &mut self.tables, &mut self.stats);
             } else {
-                self.kernel.narrow(self.dtype, new, old).add_to(&mut self.stats);
+                self.kernel.narrow(self.dtype, new, old, &mut self.stats);
             }
         }
     }

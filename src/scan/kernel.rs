@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use super::block::Block;
 use super::wide::{self, Tables};
 use super::{Dtype, Stats, portable};
 
@@ -21,10 +20,10 @@ impl Kernel {
     /// Runs everywhere.
     pub const PORTABLE: Self = Self(Kind::Portable);
 
-    /// The kernel for AVX2 with F16C, where the processor has both.
+    /// The kernel for AVX2 with FMA and F16C, where the processor has them all.
     pub fn avx2() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
             return Some(Self(Kind::Avx2));
         }
         None
@@ -46,12 +45,12 @@ impl Kernel {
     }
 
     /// Scans one block of elements that fit `f32`.
-    pub(super) fn narrow(self, dtype: Dtype, new: &[u8], old: Option<&[u8]>) -> Block {
+    pub(super) fn narrow(self, dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Kernel` of this kind comes only from `avx2`, which asked the processor.
-            Kind::Avx2 => unsafe { super::avx2::block(dtype, new, old) },
-            Kind::Portable => portable::block(dtype, new, old),
+            Kind::Avx2 => unsafe { super::avx2::block(dtype, new, old, stats) },
+            Kind::Portable => portable::block(dtype, new, old, stats),
         }
     }
 

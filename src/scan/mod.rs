@@ -78,6 +78,10 @@ pub unsafe fn scan_with(kernel: Kernel, view: &TensorView<'_>) -> Stats {
     if let Err(error) = view.check() {
         panic!("{error}");
     }
+    if view.is_contiguous() {
+        // SAFETY: a contiguous view consists of its first `count` elements, which the caller promises to be readable.
+        return dense::scan(kernel, view.dtype, unsafe { run(view, 0, view.count() as usize) });
+    }
     let layout = Layout::of(view);
     let once = match layout.run() {
         // SAFETY: the run consists of elements of the view, which the caller promises to be readable.

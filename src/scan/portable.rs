@@ -1,164 +1,217 @@
 //! The kernel for any processor: loops that the compiler can vectorise, and interleaved tables for the exponents.
 
-use super::Dtype;
-use super::block::{BLOCK, Block, EXPONENTS, LANES, fold};
+use super::block::{BLOCK, Block, EXPONENTS, HalfOrder, LANES, f32_sums_suffice, fold};
+use super::{Dtype, Stats};
+
+/// Elements that are decoded at a time.
+const CHUNK: usize = 256;
+
+/// What the number of elements is padded to, with zeros.
+const STEP: usize = 32;
 
 /// Neighbours often share an exponent; counted in one table, each would wait for the store of the one before.
 const TABLES: usize = 4;
 
-/// Scans at most [`BLOCK`] elements of `new`, or of `new - old`, as `f32`. Not for `f64`.
-pub(super) fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>) -> Block {
-    match dtype {
-        Dtype::F16 => either(new, old, f16_to_f32),
-        Dtype::Bf16 => either(new, old, |bytes| f32::from_bits(u32::from(u16::from_ne_bytes(bytes)) << 16)),
-        Dtype::F32 | Dtype::F64 => either(new, old, f32::from_ne_bytes),
+/// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`. Not for `f64`.
+pub(super) fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
+    match (dtype, old) {
+        (Dtype::F16, None) => plain(new, f16_to_f32, Some(HalfOrder::InOrder), stats),
+        (Dtype::F16, Some(old)) => difference(new, old, f16_to_f32, stats),
+        (Dtype::Bf16, None) => plain(new, bf16_to_f32, Some(HalfOrder::EvenOdd), stats),
+        (Dtype::Bf16, Some(old)) => difference(new, old, bf16_to_f32, stats),
+        (Dtype::F32 | Dtype::F64, None) => plain(new, f32::from_ne_bytes, None, stats),
+        (Dtype::F32 | Dtype::F64, Some(old)) => difference(new, old, f32::from_ne_bytes, stats),
     }
 }
 
-fn either<const SIZE: usize>(new: &[u8], old: Option<&[u8]>, decode: impl Fn([u8; SIZE]) -> f32) -> Block {
-    let new = new.as_chunks::<SIZE>().0;
-    match old.map(|old| old.as_chunks::<SIZE>().0) {
-        None => scan(new.len(), |at, x| decode_into(x, &new[at..], &decode)),
-        Some(old) => scan(new.len().min(old.len()), |at, x| {
-            let mut y = [0.0; LANES];
-            decode_into(x, &new[at..], &decode);
-            decode_into(&mut y, &old[at..], &decode);
-            for (x, y) in x.iter_mut().zip(y) {
-                *x -= y;
-            }
-        }),
-    }
+fn plain<const SIZE: usize>(
+    new: &[u8],
+    decode: impl Fn([u8; SIZE]) -> f32,
+    order: Option<HalfOrder>,
+    stats: &mut Stats,
+) {
+    let new = new.as_chunks().0;
+    scan(new.len(), |at, x| decode_into(x, &new[at..], &decode), order, stats);
+}
+
+fn difference<const SIZE: usize>(new: &[u8], old: &[u8], decode: impl Fn([u8; SIZE]) -> f32, stats: &mut Stats) {
+    let (new, old) = (new.as_chunks().0, old.as_chunks().0);
+    let load = |at: usize, x: &mut [f32; CHUNK]| {
+        let mut y = [0.0; CHUNK];
+        decode_into(x, &new[at..], &decode);
+        decode_into(&mut y, &old[at..], &decode);
+        for (x, y) in x.iter_mut().zip(y) {
+            *x -= y;
+        }
+    };
+    scan(new.len().min(old.len()), load, None, stats);
 }
 
 /// Fills `x` with the first elements; what the elements do not reach stays as it was.
-fn decode_into<const SIZE: usize>(x: &mut [f32; LANES], from: &[[u8; SIZE]], decode: &impl Fn([u8; SIZE]) -> f32) {
-    match from.first_chunk::<LANES>() {
-        Some(group) => {
-            for (x, &bytes) in x.iter_mut().zip(group) {
-                *x = decode(bytes);
-            }
-        }
-        None => {
-            for (x, &bytes) in x.iter_mut().zip(from) {
-                *x = decode(bytes);
-            }
-        }
+fn decode_into<const SIZE: usize>(x: &mut [f32; CHUNK], from: &[[u8; SIZE]], decode: &impl Fn([u8; SIZE]) -> f32) {
+    for (x, &bytes) in x.iter_mut().zip(from) {
+        *x = decode(bytes);
     }
 }
 
-/// Without branches, so that it vectorises: a subnormal is scaled up to a normal number by a product that is exact.
+fn bf16_to_f32(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_ne_bytes(bytes)) << 16)
+}
+
+/// Without branches, so that it vectorises: the integer value of a subnormal is scaled down by a product that is exact.
 fn f16_to_f32(bytes: [u8; 2]) -> f32 {
-    let half = u32::from(u16::from_ne_bytes(bytes));
-    let finite = f32::from_bits((half & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
-    let special = f32::from_bits((half & 0x7fff) << 13 | 0xff << 23);
-    let magnitude = if half & 0x7c00 == 0x7c00 { special } else { finite };
-    f32::from_bits(magnitude.to_bits() | (half & 0x8000) << 16)
+    let half = i32::from(u16::from_ne_bytes(bytes));
+    let magnitude = half & 0x7fff;
+    let special = if magnitude >= 0x7c00 { 112 << 23 } else { 0 };
+    let normal = (magnitude << 13) + (112 << 23) + special;
+    let subnormal = (magnitude as f32 * f32::from_bits((127 - 24) << 23)).to_bits() as i32;
+    let unsigned = if magnitude < 0x0400 { subnormal } else { normal };
+    f32::from_bits((unsigned | (half & 0x8000) << 16) as u32)
 }
 
 /// `load(at, x)` puts the elements from `at` on into `x`, which holds zeros.
-fn scan(count: usize, load: impl Fn(usize, &mut [f32; LANES])) -> Block {
+fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: Option<HalfOrder>, stats: &mut Stats) {
     debug_assert!(count <= BLOCK);
-    let groups = || {
-        (0..count).step_by(LANES).map(|at| {
-            let mut x = [0.0; LANES];
+    let chunks = |take: &mut dyn FnMut(&[f32])| {
+        for at in (0..count).step_by(CHUNK) {
+            let mut x = [0.0; CHUNK];
             load(at, &mut x);
-            x
-        })
+            take(&x[..(count - at).min(CHUNK).next_multiple_of(STEP)]);
+        }
     };
-    let sweep = sweep(groups());
-    let special = if sweep.fields[255] > 0 { Special::of(groups()) } else { Special::default() };
-    let mut exponents = [0; EXPONENTS];
-    exponents[23..].copy_from_slice(&sweep.fields[1..255]);
-    // A least magnitude of 0 says that there is none but zeros.
-    let below = if (1..1 << 23).contains(&sweep.min) { count_subnormals(groups(), &mut exponents) } else { 0 };
-    let (sum, sum_squares) = special.sums.unwrap_or(sweep.sums);
-    Block {
-        count: count as u32,
-        zeros: sweep.fields[0] - below - (count.next_multiple_of(LANES) - count) as u32,
-        nan: special.nan,
-        pos_inf: special.pos_inf,
-        neg_inf: special.neg_inf,
-        min: f32::from_bits(sweep.min),
-        max: f32::from_bits(special.max.unwrap_or(sweep.max)),
-        sum,
-        sum_squares,
-        exponents,
+    let mut sweep = Sweep::new(order);
+    chunks(&mut |x| sweep.take(x));
+    let mut exact = Exact::default();
+    let as_swept = sweep.max().is_finite() && (order.is_none() || f32_sums_suffice(sweep.max()));
+    if !as_swept {
+        chunks(&mut |x| exact.take(x));
     }
+    let mut exponents = [0; EXPONENTS];
+    let fields: [u32; 256] = std::array::from_fn(|i| sweep.tables.iter().map(|table| table[i]).sum());
+    exponents[23..].copy_from_slice(&fields[1..255]);
+    let mut below = 0;
+    // A least magnitude of 0 says that there is none but zeros.
+    if (1..1 << 23).contains(&sweep.min().to_bits()) {
+        chunks(&mut |x| below += count_subnormals(x, &mut exponents));
+    }
+    let sums = if as_swept { (fold(sweep.sum), fold(sweep.squares)) } else { (fold(exact.sum), fold(exact.squares)) };
+    let block = Block {
+        count: count as u32,
+        zeros: fields[0] - below - (count.next_multiple_of(STEP) - count) as u32,
+        nan: exact.nan,
+        pos_inf: exact.pos_inf,
+        neg_inf: exact.neg_inf,
+        min: sweep.min(),
+        max: if as_swept { sweep.max() } else { exact.max },
+        sum: sums.0,
+        sum_squares: sums.1,
+        exponents,
+    };
+    block.add_to(stats);
 }
 
 /// The first look at a block. Sums and the maximum hold unless an element is not finite.
 struct Sweep {
-    sums: (f64, f64),
-    min: u32,
-    max: u32,
-    fields: [u32; 256],
+    order: Option<HalfOrder>,
+    sum: [f64; LANES],
+    squares: [f64; LANES],
+    most: u32,
+    /// The least magnitude less one, so that zero wraps round to the largest and is never the least.
+    least: u32,
+    tables: [[u32; 256]; TABLES],
 }
 
-fn sweep(groups: impl Iterator<Item = [f32; LANES]>) -> Sweep {
-    let (mut sum, mut squares) = ([0.0; LANES], [0.0; LANES]);
-    let (mut least, mut most) = ([u32::MAX; LANES], [0; LANES]);
-    let mut tables = [[0u32; 256]; TABLES];
-    for x in groups {
-        for lane in 0..LANES {
-            let wide = f64::from(x[lane]);
-            sum[lane] += wide;
-            squares[lane] += wide * wide;
+impl Sweep {
+    fn new(order: Option<HalfOrder>) -> Self {
+        let zero = [0.0; LANES];
+        Self { order, sum: zero, squares: zero, most: 0, least: u32::MAX, tables: [[0; 256]; TABLES] }
+    }
+
+    fn min(&self) -> f32 {
+        f32::from_bits(self.least.wrapping_add(1))
+    }
+
+    fn max(&self) -> f32 {
+        f32::from_bits(self.most)
+    }
+
+    fn take(&mut self, x: &[f32]) {
+        match self.order {
+            None => self.add(x),
+            Some(HalfOrder::InOrder) => self.add_halves(x, |row, lane| HalfOrder::InOrder.index(row, lane)),
+            Some(HalfOrder::EvenOdd) => self.add_halves(x, |row, lane| HalfOrder::EvenOdd.index(row, lane)),
         }
-        for lane in 0..LANES {
-            let magnitude = x[lane].to_bits() & 0x7fff_ffff;
-            most[lane] = most[lane].max(magnitude);
-            // Zero wraps round to the largest and so is never the least.
-            least[lane] = least[lane].min(magnitude.wrapping_sub(1));
-        }
-        for lane in 0..LANES {
-            tables[lane % TABLES][(x[lane].to_bits() >> 23 & 0xff) as usize] += 1;
+        let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
+        self.most = magnitudes.clone().fold(self.most, u32::max);
+        self.least = magnitudes.map(|m| m.wrapping_sub(1)).fold(self.least, u32::min);
+        for four in x.as_chunks::<TABLES>().0 {
+            for (table, x) in self.tables.iter_mut().zip(four) {
+                table[(x.to_bits() >> 23 & 0xff) as usize] += 1;
+            }
         }
     }
-    let least = least.into_iter().fold(u32::MAX, u32::min);
-    Sweep {
-        sums: (fold(sum), fold(squares)),
-        min: least.wrapping_add(1),
-        max: most.into_iter().fold(0, u32::max),
-        fields: std::array::from_fn(|i| tables.iter().map(|table| table[i]).sum()),
+
+    fn add(&mut self, x: &[f32]) {
+        for group in x.as_chunks::<LANES>().0 {
+            for ((sum, squares), &x) in self.sum.iter_mut().zip(&mut self.squares).zip(group) {
+                let x = f64::from(x);
+                *sum += x;
+                *squares += x * x;
+            }
+        }
+    }
+
+    fn add_halves(&mut self, x: &[f32], index: impl Fn(usize, usize) -> usize) {
+        for step in x.as_chunks::<STEP>().0 {
+            let (mut eight, mut squares) = ([0.0; 8], [0.0; 8]);
+            for lane in 0..8 {
+                let [a, b, c, d]: [f32; 4] = std::array::from_fn(|row| step[index(row, lane)]);
+                eight[lane] = (a + b) + (c + d);
+                squares[lane] = (a * a + b * b) + (c * c + d * d);
+            }
+            for lane in 0..4 {
+                self.sum[lane] += f64::from(eight[lane] + eight[lane + 4]);
+                self.squares[lane] += f64::from(squares[lane] + squares[lane + 4]);
+            }
+        }
     }
 }
 
-/// The second look at a block with elements that are not finite: what they are, and the rest without them.
+/// The second look at a block whose first one does not suffice: what is not finite, and the rest without it, in `f64`.
 #[derive(Default)]
-struct Special {
+struct Exact {
     nan: u32,
     pos_inf: u32,
     neg_inf: u32,
-    max: Option<u32>,
-    sums: Option<(f64, f64)>,
+    max: f32,
+    sum: [f64; LANES],
+    squares: [f64; LANES],
 }
 
-impl Special {
-    fn of(groups: impl Iterator<Item = [f32; LANES]>) -> Self {
-        let mut special = Self::default();
-        let (mut sum, mut squares, mut max) = ([0.0; LANES], [0.0; LANES], 0);
-        for (lane, x) in groups.flat_map(|x| x.into_iter().enumerate()) {
+impl Exact {
+    fn take(&mut self, x: &[f32]) {
+        for (i, &x) in x.iter().enumerate() {
+            let lane = i % LANES;
             if x.is_finite() {
                 let wide = f64::from(x);
-                sum[lane] += wide;
-                squares[lane] += wide * wide;
-                max = max.max(x.abs().to_bits());
+                self.sum[lane] += wide;
+                self.squares[lane] += wide * wide;
+                self.max = self.max.max(x.abs());
             } else if x.is_nan() {
-                special.nan += 1;
+                self.nan += 1;
             } else if x > 0.0 {
-                special.pos_inf += 1;
+                self.pos_inf += 1;
             } else {
-                special.neg_inf += 1;
+                self.neg_inf += 1;
             }
         }
-        Self { max: Some(max), sums: Some((fold(sum), fold(squares))), ..special }
     }
 }
 
 /// Counts the subnormals of `f32` at their own exponents, and returns how many there are.
-fn count_subnormals(groups: impl Iterator<Item = [f32; LANES]>, exponents: &mut [u32; EXPONENTS]) -> u32 {
+fn count_subnormals(x: &[f32], exponents: &mut [u32; EXPONENTS]) -> u32 {
     let mut count = 0;
-    for magnitude in groups.flatten().map(|x| x.to_bits() & 0x7fff_ffff) {
+    for magnitude in x.iter().map(|x| x.to_bits() & 0x7fff_ffff) {
         if magnitude < 1 << 23 && magnitude > 0 {
             exponents[31 - magnitude.leading_zeros() as usize] += 1;
             count += 1;

@@ -135,6 +135,16 @@ impl<'a> TensorView<'a> {
         self.sizes.iter().fold(1, |count, &n| count.saturating_mul(n as u64))
     }
 
+    /// Whether each element lies right behind the one before, in the order of the indices: the usual case, told at no cost.
+    pub(super) fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        self.sizes.iter().zip(self.strides).rev().all(|(&size, &stride)| {
+            let follows = size == 1 || stride == expected;
+            expected = expected.saturating_mul(size);
+            follows
+        })
+    }
+
     /// The tensor's memory as one run of bytes, where its elements fill such a run each exactly once, in whatever order
     /// (contiguous, transposed, channels-last, reversed); `None` for any other layout. Length 0 and no address for an empty tensor.
     ///

@@ -26,9 +26,9 @@ const _: () = assert!(BLOCK / 32 <= 255);
 
 /// Adds to `counts[i]` the bytes equal to `low + i`, up to `high`, and returns how many bytes are 0.
 ///
-/// Every byte must be 0 or in `low..=high`, and `1 <= low <= high`; their number a multiple of 32, of at most [`BLOCK`].
+/// Every byte must be 0 or in `low..=high`, and `1 <= low <= high`; there are at most [`BLOCK`] of them.
 #[target_feature(enable = "avx2")]
-pub(super) fn bytes(bytes: &[u8], low: u8, high: u8, counts: &mut [u32]) -> u32 {
+pub(super) fn bytes(bytes: &[[u8; 32]], low: u8, high: u8, counts: &mut [u32]) -> u32 {
     let counts = &mut counts[..(high - low) as usize + 1];
     if counts.len().div_ceil(GROUP) >= MANY {
         return in_tables(bytes, low, counts);
@@ -48,12 +48,12 @@ pub(super) fn bytes(bytes: &[u8], low: u8, high: u8, counts: &mut [u32]) -> u32 
 
 /// How many bytes are at most `base`, `base + 1`, ... `base + 15`.
 #[target_feature(enable = "avx2")]
-fn fifteen(bytes: &[u8], base: u8) -> [u32; 16] {
+fn fifteen(bytes: &[[u8; 32]], base: u8) -> [u32; 16] {
     let mut counters = [_mm256_setzero_si256(); 16];
     let base = _mm256_set1_epi8(base as i8);
     // The shuffle yields 0 for an index whose highest bit is set: raise those above 15 to there.
     let above = _mm256_set1_epi8(0x70);
-    for chunk in bytes.as_chunks::<32>().0.chunks(NIBBLE) {
+    for chunk in bytes.chunks(NIBBLE) {
         let mut nibbles = [_mm256_setzero_si256(); 8];
         for vector in chunk {
             // SAFETY: the array has the size of the vector; the load needs no alignment.
@@ -70,7 +70,11 @@ fn fifteen(bytes: &[u8], base: u8) -> [u32; 16] {
             counters[2 * pair + 1] = _mm256_add_epi8(counters[2 * pair + 1], odd);
         }
     }
-    counters.map(|counter| add_bytes(counter))
+    let mut sums = [0; 16];
+    for (four, sums) in counters.as_chunks::<4>().0.iter().zip(sums.as_chunks_mut::<4>().0) {
+        add_bytes(four, sums);
+    }
+    sums
 }
 
 /// The table that yields 1 for index `2 * pair` and 16 for the next.
@@ -81,17 +85,22 @@ fn pair_table(pair: usize) -> __m256i {
     _mm256_set_epi64x(high as i64, low as i64, high as i64, low as i64)
 }
 
+/// The sums of the bytes of four vectors, which come to less than 2^16 in each quarter of a vector.
 #[target_feature(enable = "avx2")]
-fn add_bytes(x: __m256i) -> u32 {
-    let sums = _mm256_sad_epu8(x, _mm256_setzero_si256());
-    let sums = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    (_mm_cvtsi128_si32(sums) + _mm_extract_epi32(sums, 2)) as u32
+fn add_bytes(x: &[__m256i; 4], to: &mut [u32; 4]) {
+    let quarters = x.map(|x| _mm256_sad_epu8(x, _mm256_setzero_si256()));
+    let a = _mm256_or_si256(quarters[0], _mm256_slli_epi64(quarters[1], 32));
+    let b = _mm256_or_si256(quarters[2], _mm256_slli_epi64(quarters[3], 32));
+    let halves = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let sums = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    // SAFETY: the array has the size of the vector; the store needs no alignment.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), sums) };
 }
 
-fn in_tables(bytes: &[u8], low: u8, counts: &mut [u32]) -> u32 {
+fn in_tables(bytes: &[[u8; 32]], low: u8, counts: &mut [u32]) -> u32 {
     // Neighbours often are equal; in one table each would wait for the store of the one before.
     let mut tables = [[0u16; 256]; 8];
-    for eight in bytes.as_chunks::<8>().0 {
+    for eight in bytes.as_flattened().as_chunks::<8>().0 {
         for (table, &byte) in tables.iter_mut().zip(eight) {
             table[byte as usize] += 1;
         }

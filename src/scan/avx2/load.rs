@@ -146,7 +146,7 @@ unsafe fn four<F: Format>(from: *const u8) -> [__m256; STEP / 8] {
 
 /// The last step of a block, where `rest` elements are left.
 #[inline(never)]
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn last<F: Format>(from: *const u8, rest: usize) -> [__m256; STEP / 8] {
     let mut padded = [0u8; STEP * 4];
     let bytes = rest.min(STEP) * F::SIZE;

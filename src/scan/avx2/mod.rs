@@ -1,40 +1,38 @@
-//! The kernel for x86-64 with AVX2 and F16C.
+//! The kernel for x86-64 with AVX2, FMA and F16C.
 //!
 //! Every function here that is not `inline(always)` carries the target features; what is inlined into it inherits them.
 //! Nothing is called before [`super::kernel`] has asked the processor.
 
 mod count;
+mod halves;
 mod load;
 mod sweep;
 
-use super::block::{BLOCK, Block, EXPONENTS};
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+
+use super::block::{BLOCK, Block, EXPONENTS, f32_sums_suffice};
 use super::wide::Tables;
 use super::{Dtype, Stats};
+use halves::Half;
 use load::{Bf16, Difference, F16, F32, Load, Plain};
-use sweep::{Sweep, sweep};
 
 /// Elements that one turn of the loops takes: their exponents fill a vector of bytes.
 const STEP: usize = 32;
 
-/// The exponent fields of a block, a byte each, padded to whole vectors.
-#[repr(align(32))]
-struct Fields([u8; BLOCK]);
-
-/// Scans at most [`BLOCK`] elements of `new`, or of `new - old`, as `f32`. Not for `f64`.
+/// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`. Not for `f64`.
 ///
 /// # Safety
-/// The processor has AVX2 and F16C.
-pub(super) unsafe fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>) -> Block {
-    // SAFETY: the features are the caller's promise.
-    unsafe {
-        match (dtype, old) {
-            (Dtype::F16, None) => scan(Plain::<F16>::new(new)),
-            (Dtype::F16, Some(old)) => scan(Difference::<F16>::new(new, old)),
-            (Dtype::Bf16, None) => scan(Plain::<Bf16>::new(new)),
-            (Dtype::Bf16, Some(old)) => scan(Difference::<Bf16>::new(new, old)),
-            (Dtype::F32 | Dtype::F64, None) => scan(Plain::<F32>::new(new)),
-            (Dtype::F32 | Dtype::F64, Some(old)) => scan(Difference::<F32>::new(new, old)),
-        }
+/// The processor has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
+    match (dtype, old) {
+        (Dtype::F16, None) => halves::<F16>(new, stats),
+        (Dtype::F16, Some(old)) => singles(Difference::<F16>::new(new, old), stats),
+        (Dtype::Bf16, None) => halves::<Bf16>(new, stats),
+        (Dtype::Bf16, Some(old)) => singles(Difference::<Bf16>::new(new, old), stats),
+        (Dtype::F32 | Dtype::F64, None) => singles(Plain::<F32>::new(new), stats),
+        (Dtype::F32 | Dtype::F64, Some(old)) => singles(Difference::<F32>::new(new, old), stats),
     }
 }
 
@@ -47,54 +45,103 @@ pub(super) unsafe fn wide_block(new: &[u8], old: Option<&[u8]>, tables: &mut Tab
     super::wide::block(new, old, tables, stats);
 }
 
-#[target_feature(enable = "avx2,f16c")]
-fn scan(load: impl Load) -> Block {
-    let count = load.len();
-    assert!(count <= BLOCK);
-    let padding = (count.next_multiple_of(STEP) - count) as u32;
-    let mut fields = Fields([0; BLOCK]);
-    let mut seen = sweep::<false>(&load, &mut fields.0);
+/// A block of half precision; what the fast sweep cannot do goes the way of `f32`.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn halves<H: Half>(bytes: &[u8], stats: &mut Stats) {
+    let load = Plain::<H>::new(bytes);
+    let mut fields = Fields::new(load.len());
+    let seen = halves::sweep::<H>(bytes, &mut fields);
+    let (min, max) = (H::from_bits(seen.min), H::from_bits(seen.max));
+    if !max.is_finite() || !f32_sums_suffice(max) {
+        return singles(load, stats);
+    }
+    // Where the format's subnormals are normal numbers of `f32`, they have fields of their own there.
+    let bias = if min >= H::MIN_NORMAL || max == 0.0 { H::BIAS } else { 0 };
+    if bias != H::BIAS {
+        sweep::write_fields(&load, &mut fields);
+    }
+    let mut block = Block::new(load.len(), min, max, seen.sum, seen.sum_squares);
+    block.zeros = count_exponents(&load, &mut fields, bias, &mut block);
+    block.add_to(stats);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn singles(load: impl Load, stats: &mut Stats) {
+    let mut fields = Fields::new(load.len());
+    let mut seen = sweep::sweep::<false>(&load, &mut fields);
     if !seen.max.is_finite() {
-        seen = sweep::<true>(&load, &mut fields.0);
+        seen = sweep::sweep::<true>(&load, &mut fields);
     }
-    let mut block = seen.into_block(count);
-    block.zeros =
-        count_exponents(&load, &mut fields.0, &mut block) - padding - block.nan - block.pos_inf - block.neg_inf;
-    block
+    let mut block = Block::new(load.len(), seen.min, seen.max, seen.sum, seen.sum_squares);
+    (block.nan, block.pos_inf, block.neg_inf) = (seen.nan, seen.pos_inf, seen.neg_inf);
+    block.zeros = count_exponents(&load, &mut fields, 0, &mut block) - seen.nan - seen.pos_inf - seen.neg_inf;
+    block.add_to(stats);
 }
 
-/// Fills in the exponents, and returns how many elements have none: zeros, padding, and what is not finite.
-#[target_feature(enable = "avx2,f16c")]
-fn count_exponents(load: &impl Load, fields: &mut [u8; BLOCK], block: &mut Block) -> u32 {
-    let padded = block.count.next_multiple_of(STEP as u32) as usize;
+/// Fills in the exponents, and returns how many elements have none: zeros, and what is not finite and was masked.
+///
+/// The fields are `bias` below those of `f32`, but for 0.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn count_exponents(load: &impl Load, fields: &mut Fields, bias: u8, block: &mut Block) -> u32 {
+    let padding = fields.steps * STEP - load.len();
     let (low, high) = ((block.min.to_bits() >> 23) as u8, (block.max.to_bits() >> 23) as u8);
-    let without = if high > 0 {
-        count::bytes(&fields[..padded], low.max(1), high, &mut block.exponents[22 + low.max(1) as usize..])
-    } else {
-        padded as u32
-    };
-    if low > 0 || block.max == 0.0 {
-        return without;
+    let mut without = (fields.steps * STEP) as u32;
+    if high > 0 {
+        let low = low.max(1);
+        without = count::bytes(fields.bytes(), low - bias, high - bias, &mut block.exponents[22 + low as usize..]);
     }
-    // Zeros and subnormals of `f32` share the field 0: tell the subnormals apart, as integers times 2^-149.
-    sweep::subnormal_fields(load, fields);
-    let others = count::bytes(&fields[..padded], 127, 127 + 22, &mut block.exponents);
-    without - (padded as u32 - others)
+    if low == 0 && block.max > 0.0 {
+        // Zeros and subnormals of `f32` share the field 0: tell the subnormals apart, as integers times 2^-149.
+        sweep::write_subnormal_fields(load, fields);
+        let others = count::bytes(fields.bytes(), 127, 127 + 22, &mut block.exponents);
+        without -= (fields.steps * STEP) as u32 - others;
+    }
+    without - padding as u32
 }
 
-impl Sweep {
-    fn into_block(self, count: usize) -> Block {
-        Block {
-            count: count as u32,
-            zeros: 0,
-            nan: self.nan,
-            pos_inf: self.pos_inf,
-            neg_inf: self.neg_inf,
-            min: self.min,
-            max: self.max,
-            sum: self.sum,
-            sum_squares: self.sum_squares,
-            exponents: [0; EXPONENTS],
-        }
+/// The exponent fields of a block, a byte each in no order, padded with zeros to whole steps.
+struct Fields {
+    bytes: [[MaybeUninit<u8>; STEP]; BLOCK / STEP],
+    steps: usize,
+}
+
+impl Fields {
+    /// Room for the fields of `count` elements, to be written before anything is read.
+    fn new(count: usize) -> Self {
+        assert!(count <= BLOCK);
+        Self { bytes: [[MaybeUninit::uninit(); STEP]; BLOCK / STEP], steps: count.div_ceil(STEP) }
     }
+
+    fn steps(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>; STEP]> {
+        self.bytes[..self.steps].iter_mut()
+    }
+
+    fn bytes(&self) -> &[[u8; STEP]] {
+        let written = &self.bytes[..self.steps];
+        // SAFETY: every sweep writes all the steps, and nothing reads before a sweep.
+        unsafe { std::slice::from_raw_parts(written.as_ptr().cast(), written.len()) }
+    }
+}
+
+impl Block {
+    fn new(count: usize, min: f32, max: f32, sum: f64, sum_squares: f64) -> Self {
+        let exponents = [0; EXPONENTS];
+        Self { count: count as u32, zeros: 0, nan: 0, pos_inf: 0, neg_inf: 0, min, max, sum, sum_squares, exponents }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(bytes: __m256i, to: &mut [MaybeUninit<u8>; STEP]) {
+    // SAFETY: the array has the size of the vector; the store needs no alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn doubles(x: __m256d) -> [f64; 4] {
+    let mut lanes = [0.0f64; 4];
+    // SAFETY: the array has the size of the vector; the store needs no alignment.
+    unsafe { _mm256_storeu_pd(lanes.as_mut_ptr(), x) };
+    lanes
 }

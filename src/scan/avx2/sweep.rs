@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::block::{BLOCK, fold};
-use super::STEP;
+use super::super::block::fold;
 use super::load::Load;
+use super::{Fields, STEP, doubles, store};
 
 /// What one sweep over a block found. Without `MASK`, the sums hold only if `max` is finite.
 pub(super) struct Sweep {
@@ -21,14 +21,14 @@ pub(super) struct Sweep {
 ///
 /// With `MASK` elements that are not finite are counted and then taken as zeros, in the fields as well. It costs a third more,
 /// so it is done only once the sweep without it has met one.
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut [u8; BLOCK]) -> Sweep {
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> Sweep {
     let zero = _mm256_setzero_pd();
     let (mut sum, mut squares) = ([zero; 4], [zero; 4]);
     let mut most = _mm256_setzero_si256();
     let mut least = _mm256_set1_epi32(-1);
     let mut special = Special::new();
-    for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.as_chunks_mut::<STEP>().0) {
+    for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.steps()) {
         // SAFETY: `at` is below the length, and this function has the features.
         let mut x = unsafe { load.step(at) };
         let mut exponents = [_mm256_setzero_si256(); 4];
@@ -47,8 +47,8 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut [u8; BLOCK]
             for (half, x) in [_mm256_cvtps_pd(low), _mm256_cvtps_pd(high)].into_iter().enumerate() {
                 let lane = k % 2 * 2 + half;
                 sum[lane] = _mm256_add_pd(sum[lane], x);
-                // The product of two `f32` is exact in `f64`.
-                squares[lane] = _mm256_add_pd(squares[lane], _mm256_mul_pd(x, x));
+                // The product of two `f32` is exact in `f64`: fused or not, the result is the same.
+                squares[lane] = _mm256_fmadd_pd(x, x, squares[lane]);
             }
         }
         store(pack(exponents), fields);
@@ -64,10 +64,20 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut [u8; BLOCK]
     }
 }
 
+/// Fills `fields` with the exponent fields of the elements as `f32`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn write_fields(load: &impl Load, fields: &mut Fields) {
+    for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.steps()) {
+        // SAFETY: `at` is below the length, and this function has the features.
+        let x = unsafe { load.step(at) }.map(|x| _mm256_castps_si256(x));
+        store(pack(x.map(|bits| _mm256_srli_epi32(_mm256_add_epi32(bits, bits), 24))), fields);
+    }
+}
+
 /// Fills `fields` with `127 + e` where the element is a subnormal `2^e` to `2^(e+1)` times the smallest, else with 0.
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn subnormal_fields(load: &impl Load, fields: &mut [u8; BLOCK]) {
-    for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.as_chunks_mut::<STEP>().0) {
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn write_subnormal_fields(load: &impl Load, fields: &mut Fields) {
+    for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.steps()) {
         // SAFETY: `at` is below the length, and this function has the features.
         let x = unsafe { load.step(at) };
         store(
@@ -120,12 +130,6 @@ fn pack(x: [__m256i; 4]) -> __m256i {
 }
 
 #[target_feature(enable = "avx2")]
-fn store(bytes: __m256i, to: &mut [u8; STEP]) {
-    // SAFETY: the array has the size of the vector; the store needs no alignment.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes) }
-}
-
-#[target_feature(enable = "avx2")]
 fn lanes(x: __m256i) -> [u32; 8] {
     let mut lanes = [0u32; 8];
     // SAFETY: the array has the size of the vector; the store needs no alignment.
@@ -142,8 +146,7 @@ fn add_up(x: __m256i) -> u32 {
 fn fold_lanes(x: [__m256d; 4]) -> f64 {
     let mut lanes = [0.0f64; 16];
     for (x, to) in x.into_iter().zip(lanes.as_chunks_mut::<4>().0) {
-        // SAFETY: the array has the size of the vector; the store needs no alignment.
-        unsafe { _mm256_storeu_pd(to.as_mut_ptr(), x) };
+        *to = doubles(x);
     }
     fold(lanes)
 }

@@ -16,12 +16,18 @@ const SLICE: usize = 1 << 20;
 const ROUNDS: usize = 25;
 
 fn main() {
+    // A word on the command line picks the tests whose title holds it; cargo adds `--bench`.
+    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
     for data in [Data::Normal, Data::Gradients, Data::Subnormals] {
         for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
-            large(dtype, data);
+            if format!("{} {data:?}", dtype.name()).contains(&wanted) {
+                large(dtype, data);
+            }
         }
     }
-    small();
+    if "small".contains(&wanted) {
+        small();
+    }
 }
 
 /// What the elements look like.
@@ -183,9 +189,9 @@ fn small() {
             let view = TensorView { data: bytes.as_ptr(), dtype, sizes: &sizes, strides: &[1] };
             let times = Kernel::avx2().into_iter().chain([Kernel::PORTABLE]).map(|kernel| {
                 // SAFETY: the view covers the beginning of `bytes`.
-                let scan = || (0..1000).for_each(|_| drop(black_box(unsafe { scan_with(kernel, &view) })));
-                let fastest = (0..20).map(|_| timed(&scan)).min().unwrap_or_default();
-                format!("{} {:6.0}", kernel.name(), fastest.as_secs_f64() * 1e6)
+                let scan = || (0..100).for_each(|_| drop(black_box(unsafe { scan_with(kernel, &view) })));
+                let fastest = (0..200).map(|_| timed(&scan)).min().unwrap_or_default();
+                format!("{} {:6.0}", kernel.name(), fastest.as_secs_f64() * 1e7)
             });
             println!("  {} {count:>5} elements: {}", dtype.name(), times.collect::<Vec<_>>().join("  "));
         }

@@ -39,22 +39,15 @@ impl Tables {
 /// Adds at most [`WIDE_BLOCK`] elements of `new`, or of `new - old`, to `stats`.
 #[inline(always)]
 pub(super) fn block(new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
-    let new = new.as_chunks::<8>().0;
-    match old.map(|old| old.as_chunks::<8>().0) {
-        None => scan(new.len(), |at| decode(&new[at..]), tables, stats),
-        Some(old) => scan(
-            new.len().min(old.len()),
-            |at| {
-                let (mut x, y) = (decode(&new[at..]), decode(&old[at..]));
-                for lane in 0..LANES {
-                    x[lane] -= y[lane];
-                }
-                x
-            },
-            tables,
-            stats,
-        ),
+    let new = new.as_chunks().0;
+    let Some(old) = old.map(|old| old.as_chunks().0) else {
+        return scan(new, tables, stats);
+    };
+    let mut difference = [[0; 8]; WIDE_BLOCK];
+    for ((x, &new), &old) in difference.iter_mut().zip(new).zip(old) {
+        *x = (f64::from_ne_bytes(new) - f64::from_ne_bytes(old)).to_ne_bytes();
     }
+    scan(&difference[..new.len().min(old.len())], tables, stats);
 }
 
 /// The first elements, then zeros.
@@ -67,8 +60,9 @@ fn decode(from: &[[u8; 8]]) -> [f64; LANES] {
 }
 
 #[inline(always)]
-fn scan(count: usize, load: impl Fn(usize) -> [f64; LANES], tables: &mut Tables, stats: &mut Stats) {
-    let groups = || (0..count).step_by(LANES).map(&load);
+fn scan(elements: &[[u8; 8]], tables: &mut Tables, stats: &mut Stats) {
+    let count = elements.len();
+    let groups = || (0..count).step_by(LANES).map(|at| decode(&elements[at..]));
     let (min, max, non_finite) = extremes(groups());
     if non_finite > 0.0 {
         count_special(groups(), stats);
@@ -77,10 +71,13 @@ fn scan(count: usize, load: impl Fn(usize) -> [f64; LANES], tables: &mut Tables,
     if max > 0.0 {
         stats.widen(min, max);
         add_sums(groups(), exponent_of(max), stats);
-        if count < FEW || min < f64::MIN_POSITIVE {
+        if count < FEW {
             count_singly(groups(), stats);
         } else {
             count_in_tables(groups(), exponent_of(min), exponent_of(max), tables.get(), stats);
+            if min < f64::MIN_POSITIVE {
+                count_subnormals(groups(), stats);
+            }
         }
     }
     let counted = stats.exponents.total() - before;
@@ -142,6 +139,17 @@ fn count_singly(groups: impl Iterator<Item = [f64; LANES]>, stats: &mut Stats) {
     }
 }
 
+/// Counts the elements that share their exponent field with zero.
+fn count_subnormals(groups: impl Iterator<Item = [f64; LANES]>, stats: &mut Stats) {
+    let mut counts = [0; 52];
+    for magnitude in groups.flatten().map(|x| x.abs().to_bits()) {
+        if magnitude < 1 << 52 && magnitude > 0 {
+            counts[63 - magnitude.leading_zeros() as usize] += 1;
+        }
+    }
+    stats.exponents.add_counts(-1074, &counts);
+}
+
 #[inline(always)]
 fn count_in_tables(
     groups: impl Iterator<Item = [f64; LANES]>,
@@ -155,12 +163,12 @@ fn count_in_tables(
             tables[lane % TABLES][(x[lane].to_bits() >> 52) as usize % FIELDS] += 1;
         }
     }
-    for exponent in low..=high {
+    for exponent in low.max(-1022)..=high {
         let field = (exponent + 1023) as usize;
         let count = tables.iter_mut().map(|table| u64::from(std::mem::take(&mut table[field]))).sum();
         stats.exponents.add(exponent, count);
     }
-    // Zeros and what is not finite were counted along with the rest.
+    // Zeros, subnormals and what is not finite were counted along with the rest.
     for table in tables {
         (table[0], table[FIELDS - 1]) = (0, 0);
     }

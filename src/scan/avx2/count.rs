@@ -35,7 +35,13 @@ pub(super) fn bytes(bytes: &[[u8; 32]], low: u8, high: u8, counts: &mut [u32]) -
     }
     let mut zeros = 0;
     for (group, counts) in counts.chunks_mut(GROUP).enumerate() {
-        let found = fifteen(bytes, low - 1 + (group * GROUP) as u8);
+        let base = low - 1 + (group * GROUP) as u8;
+        let found = match counts.len() {
+            ..=3 => look::<2>(bytes, base),
+            ..=7 => look::<4>(bytes, base),
+            ..=11 => look::<6>(bytes, base),
+            _ => look::<8>(bytes, base),
+        };
         for (count, n) in counts.iter_mut().zip(&found[1..]) {
             *count += n;
         }
@@ -46,15 +52,15 @@ pub(super) fn bytes(bytes: &[[u8; 32]], low: u8, high: u8, counts: &mut [u32]) -
     zeros
 }
 
-/// How many bytes are at most `base`, `base + 1`, ... `base + 15`.
+/// How many bytes are at most `base`, and how many are `base + 1`, ... `base + 2 * PAIRS - 1`.
 #[target_feature(enable = "avx2")]
-fn fifteen(bytes: &[[u8; 32]], base: u8) -> [u32; 16] {
+fn look<const PAIRS: usize>(bytes: &[[u8; 32]], base: u8) -> [u32; 16] {
     let mut counters = [_mm256_setzero_si256(); 16];
     let base = _mm256_set1_epi8(base as i8);
     // The shuffle yields 0 for an index whose highest bit is set: raise those above 15 to there.
     let above = _mm256_set1_epi8(0x70);
     for chunk in bytes.chunks(NIBBLE) {
-        let mut nibbles = [_mm256_setzero_si256(); 8];
+        let mut nibbles = [_mm256_setzero_si256(); PAIRS];
         for vector in chunk {
             // SAFETY: the array has the size of the vector; the load needs no alignment.
             let vector = unsafe { _mm256_loadu_si256(vector.as_ptr().cast()) };

@@ -70,19 +70,19 @@ pub(super) struct HalfSweep {
     pub sum_squares: f64,
 }
 
-/// Sweeps over the block and fills `fields` with the format's own exponent fields.
+/// Sweeps over the block and fills `fields` with the format's own exponent fields, or with those of the elements as `f32`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn sweep<H: Half>(bytes: &[u8], fields: &mut Fields) -> HalfSweep {
+pub(super) fn sweep<H: Half, const AS_F32: bool>(bytes: &[u8], fields: &mut Fields) -> HalfSweep {
     let mut state = State::new();
     let (steps, rest) = bytes.as_chunks::<{ 2 * STEP }>();
     for (step, to) in steps.iter().zip(fields.steps()) {
-        state.take::<H>(step, to);
+        state.take::<H, AS_F32>(step, to);
     }
     if !rest.is_empty() {
         let mut padded = [0; 2 * STEP];
         padded[..rest.len()].copy_from_slice(rest);
         if let Some(to) = fields.steps().nth(steps.len()) {
-            state.take::<H>(&padded, to);
+            state.take::<H, AS_F32>(&padded, to);
         }
     }
     state.finish()
@@ -104,7 +104,7 @@ impl State {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn take<H: Half>(&mut self, step: &[u8; 2 * STEP], to: &mut [std::mem::MaybeUninit<u8>; STEP]) {
+    fn take<H: Half, const AS_F32: bool>(&mut self, step: &[u8; 2 * STEP], to: &mut [std::mem::MaybeUninit<u8>; STEP]) {
         let from = step.as_ptr();
         // SAFETY: a step is two vectors; loads need no alignment; this function has the features.
         let (a, b, x) = unsafe {
@@ -114,7 +114,11 @@ impl State {
         };
         let (a, b) = (self.widen_range(a), self.widen_range(b));
         let shift = _mm_cvtsi32_si128(H::SHIFT);
-        super::store(_mm256_packus_epi16(_mm256_srl_epi16(a, shift), _mm256_srl_epi16(b, shift)), to);
+        let fields = match AS_F32 {
+            true => super::sweep::f32_fields(x),
+            false => _mm256_packus_epi16(_mm256_srl_epi16(a, shift), _mm256_srl_epi16(b, shift)),
+        };
+        super::store(fields, to);
         self.sum = _mm256_add_pd(self.sum, add_four(x));
         self.squares = _mm256_add_pd(self.squares, add_four(x.map(|x| _mm256_mul_ps(x, x))));
     }

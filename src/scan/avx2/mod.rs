@@ -50,16 +50,22 @@ pub(super) unsafe fn wide_block(new: &[u8], old: Option<&[u8]>, tables: &mut Tab
 fn halves<H: Half>(bytes: &[u8], stats: &mut Stats) {
     let load = Plain::<H>::new(bytes);
     let mut fields = Fields::new(load.len());
-    let seen = halves::sweep::<H>(bytes, &mut fields);
+    // Subnormals seldom come alone: once there was one, the fields of the next blocks are at once those of `f32`.
+    let expected = stats.max_abs > 0.0 && stats.min_abs < f64::from(H::MIN_NORMAL);
+    let seen = match expected {
+        true => halves::sweep::<H, true>(bytes, &mut fields),
+        false => halves::sweep::<H, false>(bytes, &mut fields),
+    };
     let (min, max) = (H::from_bits(seen.min), H::from_bits(seen.max));
     if !max.is_finite() || !f32_sums_suffice(max) {
         return singles(load, stats);
     }
     // Where the format's subnormals are normal numbers of `f32`, they have fields of their own there.
-    let bias = if min >= H::MIN_NORMAL || max == 0.0 { H::BIAS } else { 0 };
-    if bias != H::BIAS {
+    let subnormal = max > 0.0 && min < H::MIN_NORMAL;
+    if subnormal && !expected {
         sweep::write_fields(&load, &mut fields);
     }
+    let bias = if subnormal || expected { 0 } else { H::BIAS };
     let mut block = Block::new(load.len(), min, max, seen.sum, seen.sum_squares);
     block.zeros = count_exponents(&load, &mut fields, bias, &mut block);
     block.add_to(stats);

@@ -69,9 +69,18 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> 
 pub(super) fn write_fields(load: &impl Load, fields: &mut Fields) {
     for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.steps()) {
         // SAFETY: `at` is below the length, and this function has the features.
-        let x = unsafe { load.step(at) }.map(|x| _mm256_castps_si256(x));
-        store(pack(x.map(|bits| _mm256_srli_epi32(_mm256_add_epi32(bits, bits), 24))), fields);
+        store(f32_fields(unsafe { load.step(at) }), fields);
     }
+}
+
+/// The exponent fields of 32 elements, a byte each.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn f32_fields(x: [__m256; 4]) -> __m256i {
+    // The upper halves of two vectors in one: the fields are in them, the order does not matter.
+    let upper = |a, b| _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(a), 16), _mm256_castps_si256(b), 0xaa);
+    let field = |x| _mm256_srli_epi16(_mm256_add_epi16(x, x), 8);
+    _mm256_packus_epi16(field(upper(x[0], x[1])), field(upper(x[2], x[3])))
 }
 
 /// Fills `fields` with `127 + e` where the element is a subnormal `2^e` to `2^(e+1)` times the smallest, else with 0.

@@ -37,9 +37,9 @@ pub(super) fn bytes(bytes: &[[u8; 32]], low: u8, high: u8, counts: &mut [u32]) -
     for (group, counts) in counts.chunks_mut(GROUP).enumerate() {
         let base = low - 1 + (group * GROUP) as u8;
         let found = match counts.len() {
-            ..=3 => look::<2>(bytes, base),
-            ..=7 => look::<4>(bytes, base),
-            ..=11 => look::<6>(bytes, base),
+            1..=3 => look::<2>(bytes, base),
+            4..=7 => look::<4>(bytes, base),
+            8..=11 => look::<6>(bytes, base),
             _ => look::<8>(bytes, base),
         };
         for (count, n) in counts.iter_mut().zip(&found[1..]) {

@@ -47,6 +47,8 @@ pub struct App {
     opened: bool,
     news: bool,
     redraw: bool,
+    /// Whether what stands on the terminal is no longer what was drawn last.
+    clear: bool,
     drawn_at: Option<Duration>,
     exit: Option<Exit>,
 }
@@ -67,6 +69,7 @@ impl App {
             opened: false,
             news: true,
             redraw: true,
+            clear: false,
             drawn_at: None,
             exit: None,
         }
@@ -93,6 +96,9 @@ impl App {
     {
         loop {
             self.read(world)?;
+            if std::mem::take(&mut self.clear) {
+                terminal.clear().context("the terminal cannot be cleared")?;
+            }
             if self.wants_drawing(world.now()) {
                 self.refresh(world);
                 terminal.draw(|frame| self.draw(frame)).context("the terminal does not take the picture")?;
@@ -213,7 +219,7 @@ impl App {
         self.redraw = true;
         match event {
             Event::Key(key) => self.press(key, world)?,
-            Event::Redraw => {}
+            Event::Redraw => self.clear = true,
             Event::Signal(signal) => self.exit = Some(Exit::Signal(signal)),
         }
         Ok(())
@@ -228,7 +234,10 @@ impl App {
             Some(Action::Quit) if self.command == Command::Running => self.ui.overlay = Some(Overlay::Quit),
             Some(Action::Quit) => self.exit = Some(Exit::Quit),
             Some(Action::Pause) => self.hold_or_go_on(),
-            Some(Action::Suspend) => world.suspend().context("the program cannot be suspended")?,
+            Some(Action::Suspend) => {
+                world.suspend().context("the program cannot be suspended")?;
+                self.clear = true;
+            }
             Some(action) => self.ui.act(action, &self.snapshot),
             None => {}
         }

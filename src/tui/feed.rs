@@ -101,3 +101,63 @@ fn recordings(run: &Path) -> HashMap<PathBuf, (u64, u64)> {
     let identity = |m: Metadata| (m.dev(), m.ino());
     recordings.filter_map(|entry| Some((entry.path(), identity(entry.metadata().ok()?)))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::EndReason;
+    use crate::recording::Recorder;
+    use crate::tui::testing::{run_info, step};
+
+    fn write(run: &Path, name: &str, steps: u64) {
+        let mut recorder = Recorder::create(run, &run_info(name)).expect("a recording");
+        for index in 0..steps {
+            while !recorder.step(step(index)) {
+                std::thread::yield_now();
+            }
+        }
+        recorder.finish(EndReason::Finished).expect("written");
+    }
+
+    fn names(batch: &Batch) -> Vec<String> {
+        let name = |record: &Record| if let Record::Run(run) = record { Some(run.name.clone()) } else { None };
+        batch.records.iter().filter_map(name).collect()
+    }
+
+    #[test]
+    fn a_recording_of_an_earlier_run_is_not_taken_for_the_new_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        write(dir.path(), "old", 1);
+        let mut feed = Feed::of_a_new_run(dir.path());
+        assert!(feed.poll().records.is_empty());
+        write(dir.path(), "new", 1);
+        assert_eq!(names(&feed.poll()), ["new"]);
+    }
+
+    #[test]
+    fn a_long_recording_comes_in_parts_and_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut feed = Feed::new(dir.path());
+        assert!(!feed.poll().more);
+        write(dir.path(), "long", 600);
+        let (mut sizes, mut steps) = (Vec::new(), 0);
+        loop {
+            let batch = feed.poll();
+            sizes.push(batch.records.len());
+            steps += batch.records.iter().filter(|r| matches!(r, Record::Step(_))).count();
+            if !batch.more {
+                break;
+            }
+        }
+        assert!(sizes.iter().all(|&n| n <= AT_ONCE) && sizes.len() > 2, "{sizes:?}");
+        assert_eq!(steps, 600);
+    }
+
+    #[test]
+    fn what_is_no_recording_is_a_problem_and_no_failure() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join("rank-0.amprec"), vec![b'x'; 200]).expect("written");
+        let batch = Feed::new(dir.path()).poll();
+        assert!(batch.records.is_empty() && batch.problem.is_some(), "{batch:?}");
+    }
+}

@@ -104,7 +104,11 @@ fn leave(exit: Exit, run: &Run, world: &mut Live) -> anyhow::Result<WatchOutcome
             Command::None | Command::Running => 0,
         },
         Exit::LeaveRunning => {
-            say(&format!("the command goes on as process {}", world.child.as_ref().map_or(0, Child::id)))?;
+            let pid = world.child.as_ref().map_or(0, Child::id);
+            say(&format!(
+                "the command goes on as process {pid}; to see it again: ampdoctor watch {}",
+                run.source.place
+            ))?;
             0
         }
         Exit::Stop => stop(world, Signal::TERM)?,

@@ -5,14 +5,14 @@ use std::cmp::{Ordering, Reverse};
 use super::Window;
 use super::window::Zone;
 use crate::aggregate::{Aggregate, SiteSummary};
-use crate::observation::Probe;
+use crate::observation::{Probe, Site};
 use crate::rules::{Finding, Severity};
 use crate::scan::Dtype;
 
 /// How the table of layers is sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// Layers with findings first, then those that are non-finite now, then those whose gradients fade most.
+    /// Layers with findings first, then those that make a NaN or an infinity, then those that hold one, then those whose gradients fade most.
     #[default]
     Trouble,
     /// As the forward pass meets them.
@@ -57,6 +57,8 @@ impl Sort {
 pub struct SiteRow {
     /// As people write it: `fc/relu#2`, `fc.weight`.
     pub label: String,
+    /// The same within its layer: `relu#2`, `weight`.
+    pub name: String,
     /// What was observed.
     pub probe: Probe,
     /// The dtype in which it was held.
@@ -98,6 +100,7 @@ impl SiteRow {
         let latest = summary.latest();
         Self {
             label: summary.site.label(),
+            name: name_in_layer(&summary.site),
             probe: summary.site.probe,
             dtype: summary.site.dtype,
             maxima: summary.recent.iter().map(|s| (s.step, s.stats.max_abs)).collect(),
@@ -122,6 +125,10 @@ impl SiteRow {
     pub fn is_non_finite(&self) -> bool {
         self.non_finite_now != (0, 0)
     }
+}
+
+fn name_in_layer(site: &Site) -> String {
+    if site.tensor.is_empty() { site.operator.clone() } else { site.tensor.clone() }
 }
 
 /// One layer over the recent scans.
@@ -185,13 +192,18 @@ impl Layer {
 
     /// More trouble sorts first. Fading counts where FP16 holds the gradients; layers alike keep the order of the model.
     fn trouble(&self, other: &Self) -> Ordering {
-        let grave = |l: &Layer| (Reverse(l.severity), Reverse(l.non_finite_now));
+        let grave = |l: &Layer| (Reverse(l.severity), Reverse(l.is_origin()), Reverse(l.non_finite_now));
         let fading = |l: &Layer| l.subnormal_share.filter(|_| l.holds_gradients_in_fp16()).unwrap_or(0.0);
         let scans = |l: &Layer| Reverse(l.non_finite_scans);
         grave(self)
             .cmp(&grave(other))
             .then_with(|| fading(other).total_cmp(&fading(self)))
             .then_with(|| scans(self).cmp(&scans(other)))
+    }
+
+    /// Whether its forward made a non-finite value in the latest scan that none of its inputs held.
+    fn is_origin(&self) -> bool {
+        self.sites.iter().any(|s| s.probe == Probe::Activation && s.is_non_finite() && !s.inherited)
     }
 
     /// Whether the gradients shown are held in FP16, so that its limits are theirs.
@@ -235,4 +247,42 @@ pub fn layers(aggregate: &Aggregate, findings: &[Finding]) -> Vec<Layer> {
         grouped[at].1.push(SiteRow::new(summary));
     }
     grouped.into_iter().map(|(path, sites)| Layer::new(path, sites, findings)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tui::testing::scenario::{Fault, records};
+    use crate::tui::testing::underflow;
+
+    fn sorted(fault: Fault, findings: &[Finding]) -> Vec<String> {
+        let mut aggregate = Aggregate::default();
+        records("r", fault, 100, false).into_iter().for_each(|record| aggregate.apply(record));
+        Sort::Trouble.apply(&layers(&aggregate, findings)).into_iter().map(|l| l.path.clone()).collect()
+    }
+
+    #[test]
+    fn layers_with_findings_come_first_and_errors_before_warnings() {
+        assert_eq!(sorted(Fault::None, &underflow())[..2], ["block.0.attn.qk", "conv1"]);
+    }
+
+    #[test]
+    fn the_layer_that_makes_a_nan_comes_before_those_that_inherit_it() {
+        assert_eq!(sorted(Fault::Nan("block.0.attn.out"), &[])[0], "block.0.attn.out");
+    }
+
+    #[test]
+    fn without_findings_the_layer_that_fades_most_comes_first() {
+        assert_eq!(sorted(Fault::Underflow("block.0.fc"), &[])[0], "block.0.fc");
+    }
+
+    #[test]
+    fn the_unscaled_gradient_is_the_held_one_without_its_scale() {
+        let mut aggregate = Aggregate::default();
+        records("r", Fault::None, 20, false).into_iter().for_each(|record| aggregate.apply(record));
+        let head = layers(&aggregate, &[]).pop().expect("six layers");
+        let recent = &aggregate.sites[16].recent;
+        let expected = recent.iter().map(|s| s.stats.max_abs / s.loss_scale.unwrap_or(1.0)).fold(0.0, f64::max);
+        assert_eq!(head.gradient_unscaled, Some(expected));
+    }
 }

@@ -117,7 +117,7 @@ pub fn place(finding: &Finding) -> String {
 /// When a finding was seen: `step 40`, `steps 40-72`.
 pub fn steps(finding: &Finding) -> String {
     match (finding.onset_step, finding.last_step) {
-        (a, b) if a >= b => format!("at step {}", grouped(a)),
-        (a, b) => format!("since step {}, last seen at {}", grouped(a), grouped(b)),
+        (a, b) if a >= b => format!("step {}", grouped(a)),
+        (a, b) => format!("steps {}-{}", grouped(a), grouped(b)),
     }
 }

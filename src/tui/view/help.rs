@@ -17,7 +17,7 @@ const READING: [&str; 5] = [
      with ever fewer bits, above 65504 infinity. The higher a character, the more values: full from 30 %, a dot below 0.01 %.",
     "max grad is the gradient as it is held, times the loss scale; unscaled is what you print by hand. subn% is the share that is \
      subnormal in the worst gradient of the layer: harmless up to 90 % while the maximum is high.",
-    "Numbers are of the last 32 scans; nan counts the scans of the run with a NaN or an infinity.",
+    "Numbers are of the last 32 scans; nonf counts the scans of the run with a NaN or an infinity.",
     "E W I: a finding (error, warning, information) in this layer; !: not finite in the latest scan.",
     "Held gradients in FP16 are preferred; a layer that has none shows those it has, and the limits of FP16 are then not its own.",
 ];
@@ -27,7 +27,14 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
     let width = area.width.min(84);
     let lines = text(usize::from(width.saturating_sub(4)), view);
     let height = (lines.len() as u16 + 2).min(area.height);
-    popup(frame, area, (width, height), "help, ? or Esc closes it", lines, view);
+    popup(
+        frame,
+        area,
+        (width, height),
+        view.theme.pick("help: ↓ scrolls, Esc closes", "help: Dn scrolls, Esc closes"),
+        lines,
+        view,
+    );
 }
 
 fn text(width: usize, view: &View) -> Vec<Line<'static>> {

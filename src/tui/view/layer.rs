@@ -65,7 +65,7 @@ const NUMBERS: usize = 9 + 1 + 4 + 1 + 7 + 1 + 8 + 1 + 5 + 1 + 5;
 fn sites(layer: &Layer, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let free = |resolution: Resolution| width.saturating_sub(NUMBERS + 2 + usize::from(resolution.width()));
     let resolution = if free(Resolution::Fine) >= 16 { Resolution::Fine } else { Resolution::Coarse };
-    let label = free(resolution).clamp(8, 32);
+    let label = free(resolution).clamp(8, longest(&layer.sites.iter().collect::<Vec<_>>()).max(8));
     let caption = format!(
         "{:<label$} {:<9} {:<4} {:>7} {:>8} {:>5} {:>5} {}",
         "site",
@@ -92,7 +92,7 @@ fn site_line(site: &SiteRow, label: usize, resolution: Resolution, theme: Theme)
         or_dash(site.fading().map(percent)),
         or_dash(site.zero_share.map(percent)),
     );
-    let name = format!("{:<label$}", keep_end(&site.label, label, theme.pick("…", "~")));
+    let name = format!("{:<label$}", keep_end(&site.name, label, theme.pick("…", "~")));
     let style = if site.is_non_finite() { theme.bad() } else { Style::new() };
     let mut spans = vec![Span::styled(name, style), Span::raw(numbers)];
     spans.extend(strip(&site.window, resolution, theme));
@@ -118,20 +118,26 @@ fn maxima(layer: &Layer, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some((first, last)) = sites.first().and_then(|s| Some((s.maxima.first()?.0, s.maxima.last()?.0))) else {
         return Vec::new();
     };
-    let label = width.saturating_sub(10 + 33 + 26).clamp(8, 32);
-    let mut lines = vec![heading(&format!(
-        "largest magnitude, scan by scan from step {first} to {last}, and the way to the nearest edge"
-    ))];
+    let label = width.saturating_sub(10 + 33 + 26).clamp(6, longest(&sites).max(6));
+    let mut lines = vec![heading(&format!("largest magnitude by scan, steps {first}-{last}, and its way to the edge"))];
     for site in sites {
-        let name = keep_end(&site.label, label, theme.pick("…", "~"));
+        let name = keep_end(&site.name, label, theme.pick("…", "~"));
         let mut spans = vec![Span::raw(format!("{name:<label$} {:<9} ", short(site.probe)))];
         spans.extend(site.maxima.iter().map(|&(_, max)| bar(max, theme)));
         spans.push(Span::raw(" "));
         spans.extend(site.maxima.last().map(|&(_, max)| to_the_edge(max, site.probe, theme)));
-        spans.push(Span::styled(format!(", {} of the run", magnitude(site.max_of_run)), theme.dim()));
+        let of_the_run = Span::styled(format!(", {} in the run", magnitude(site.max_of_run)), theme.dim());
+        let used: usize = spans.iter().map(Span::width).sum();
+        if used + of_the_run.width() <= width {
+            spans.push(of_the_run);
+        }
         lines.push(Line::from(spans));
     }
     lines
+}
+
+fn longest(sites: &[&SiteRow]) -> usize {
+    sites.iter().map(|s| s.name.chars().count()).max().unwrap_or(0)
 }
 
 fn exponent(max: f64) -> i32 {

@@ -27,7 +27,7 @@ struct Column {
 const COLUMNS: &[Column] = &[
     Column { title: "max grad", width: 8, text: |l| number(l.gradient_max), style: gradient_style },
     Column { title: "subn%", width: 5, text: |l| share(l.subnormal_share), style: subnormal_style },
-    Column { title: "nan", width: 4, text: |l| non_finite(l), style: non_finite_style },
+    Column { title: "nonf", width: 4, text: |l| non_finite(l), style: non_finite_style },
     Column { title: "max act", width: 7, text: |l| number(l.activation_max), style: activation_style },
     Column { title: "zero%", width: 5, text: |l| share(l.zero_share), style: |_, _| Style::new() },
     Column { title: "ops", width: 6, text: operators, style: |_, theme| theme.dim() },

@@ -85,6 +85,8 @@ fn draw_overview(frame: &mut Frame, area: Rect, view: &View) -> Extent {
 
 /// Lines for charts and findings; the table of layers gets the rest. Where there is little room the charts go first.
 fn overview_heights(height: u16, view: &View) -> [u16; 2] {
+    /// More lines make a chart no clearer.
+    const CHARTS_MOST: u16 = 14;
     let charts = match height {
         0..16 => 0,
         16..30 => 6,
@@ -94,9 +96,10 @@ fn overview_heights(height: u16, view: &View) -> [u16; 2] {
         0..7 => 0,
         _ => (height - charts).saturating_mul(2) / 5,
     };
-    let layers_wanted = view.snapshot.layers.len().min(40) as u16 + 2;
+    let layers_wanted = view.snapshot.layers.len().min(usize::from(u16::MAX) - 2) as u16 + 2;
     let spare = (height - charts - findings).saturating_sub(layers_wanted);
-    [charts, findings + if findings > 0 { spare } else { 0 }]
+    let taller = if charts > 0 { spare.min(CHARTS_MOST - charts) } else { 0 };
+    [charts + taller, findings + if findings > 0 { spare - taller } else { 0 }]
 }
 
 /// The block of a panel: a rule with its title.

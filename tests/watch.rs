@@ -1,0 +1,142 @@
+//! `ampdoctor watch` as its user starts it, on recordings written by the real recorder.
+
+#![cfg(feature = "cli")]
+
+#[path = "common/scenario.rs"]
+mod scenario;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ampdoctor::observation::{EndReason, Record, RunInfo};
+use ampdoctor::recording::Recorder;
+use scenario::{Fault, records, run_info};
+
+/// Writes a scenario to `run`, waiting `pause` before each step; without an end, as a killed run leaves it, where not `ended`.
+fn write(run: &Path, fault: Fault, steps: u64, pause: Duration, ended: bool) {
+    let info = RunInfo { pid: std::process::id(), ..run_info("demo") };
+    let mut recorder = Recorder::create(run, &info).expect("a recording");
+    for record in records("demo", fault, steps, ended) {
+        match record {
+            Record::Site(_, site) => drop(recorder.intern(&site)),
+            Record::Scaler(config) => recorder.scaler(config),
+            Record::Step(step) => {
+                std::thread::sleep(pause);
+                while !recorder.step(step.clone()) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Record::Run(_) | Record::Note(_) | Record::End(_) => {}
+        }
+    }
+    recorder.finish(EndReason::Finished).expect("written");
+    if !ended {
+        cut_the_end(run);
+    }
+}
+
+/// Takes the last bytes off, and with them the end record.
+fn cut_the_end(run: &Path) {
+    let file = run.join("rank-0.amprec");
+    let length = fs::metadata(&file).expect("there").len();
+    fs::OpenOptions::new().write(true).open(&file).and_then(|f| f.set_len(length - 8)).expect("cut");
+}
+
+fn watch(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ampdoctor"));
+    command.arg("watch").args(arguments).env_remove("NO_COLOR").env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+    command.output().expect("ampdoctor starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+#[test]
+fn an_ended_run_is_told_in_lines_and_is_no_failure() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("demo");
+    write(&run, Fault::None, 80, Duration::ZERO, true);
+    let output = watch(&[run.to_str().expect("a path")]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for part in ["demo: the run has ended", "step 79", "verdict: ", "recording: "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn a_command_is_watched_to_its_end_and_its_status_is_passed_on() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (made, run) = (dir.path().join("made"), dir.path().join("run"));
+    write(&made, Fault::Nan("conv2"), 80, Duration::ZERO, true);
+    let script = format!("echo training; cp {}/rank-0.amprec \"$AMPDOCTOR_RUN\"; exit 5", made.display());
+    let run = run.to_str().expect("a path");
+    let output = watch(&["--run", run, "--", "sh", "-c", &script]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(5), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("conv2") && text.contains("fix: "), "{text}");
+    assert!(!text.contains("training\n"), "{text}");
+    assert_eq!(fs::read_to_string(Path::new(run).join("output.log")).expect("kept"), "training\n");
+}
+
+#[test]
+fn one_frame_is_printed_as_text() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("demo");
+    write(&run, Fault::Underflow("block.0.attn.qk"), 120, Duration::ZERO, true);
+    let output = watch(&[run.to_str().expect("a path"), "--once", "--size", "80x24"]);
+    let text = text(&output);
+    assert!(output.status.success());
+    assert_eq!(text.lines().count(), 24);
+    assert!(text.lines().all(|line| line.chars().count() <= 80));
+    assert!(text.contains("replay, ended") && text.contains("2^-14") && text.contains("block.0.attn.qk"), "{text}");
+    assert!(!text.contains('\x1b'));
+}
+
+#[test]
+fn a_signal_stops_the_command_and_says_so() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ampdoctor"))
+        .args(["watch", "--run", run.to_str().expect("a path"), "--", "sh", "-c", "echo $$; exec sleep 600"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("ampdoctor starts");
+    let pid = wait_for_line(&run.join("output.log"));
+    let kill =
+        |signal: &str, pid: &str| Command::new("kill").args([signal, pid]).output().expect("kill").status.success();
+    assert!(kill("-TERM", &child.id().to_string()));
+    let status = child.wait().expect("ended");
+    assert_eq!(status.code(), Some(128 + 15));
+    assert!(!kill("-0", &pid), "the command is still there");
+}
+
+fn wait_for_line(file: &Path) -> String {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        if let Some(line) = text.lines().next().filter(|_| text.ends_with('\n')) {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < until, "the command prints nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Records a run in real time, into `AMPDOCTOR_RUN`: something to look at without a trainer.
+///
+/// `ampdoctor watch -- cargo test --release --test watch -- --ignored --exact simulate`
+#[test]
+#[ignore = "records for half a minute, to look at in the dashboard"]
+fn simulate() {
+    let run = std::env::var_os("AMPDOCTOR_RUN").expect("AMPDOCTOR_RUN names the run directory");
+    println!("a line of the trainer");
+    let ended = std::env::var_os("AMPDOCTOR_SIMULATE_KILLED").is_none();
+    write(Path::new(&run), Fault::Underflow("block.0.attn.qk"), 300, Duration::from_millis(100), ended);
+}

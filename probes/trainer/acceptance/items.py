@@ -29,6 +29,9 @@ def all_items():
         yield "underflow", f"underflow-{model}-run-{seed}", fault("underflow", model, None, seed)
         for name, layer in itertools.product(CODES, LAYERS[model]):
             yield name, f"{name}-{model}-{layer}-{seed}", fault(name, model, layer, seed)
+        for precision in ("fp32", "bf16"):
+            layer = LAYERS[model][-2]
+            yield "nan", f"nan-{model}-{precision}-{layer}-{seed}", fault("nan", model, layer, seed, precision)
     for model, precision, optimizer in itertools.product(LAYERS, PRECISIONS, OPTIMIZERS):
         yield "identity", f"identity-{model}-{precision}-{optimizer}", identity(model, precision, optimizer)
     for number in range(KILLS):
@@ -53,14 +56,14 @@ def healthy(model, precision, optimizer, seed):
     return check
 
 
-def fault(name, model, layer, seed):
+def fault(name, model, layer, seed, precision="fp16"):
     """A planted fault is found: the code, the layer, soon, and nothing before it."""
     code = CODES[name]
 
     def check(programs):
-        run = programs.new_run(f"{name}-{model}-{layer or 'run'}-{seed}")
+        run = programs.new_run(f"{name}-{model}-{precision}-{layer or 'run'}-{seed}")
         planted = f"{name}@{FAULT_STEP}" + (f":{layer}" if layer else "")
-        settings = _settings(model, "fp16", "adam", seed, 300)
+        settings = _settings(model, precision, "adam", seed, 300)
         programs.train(*settings, "--every", 1, "--run", run, "--fault", planted)
         require(b"fault" not in (run / RECORDING).read_bytes(), "the recording knows of the fault")
         status, report = programs.check(run)

@@ -33,8 +33,10 @@ pub trait Fault: Sync {
         Vec::new()
     }
 
-    /// What the planted layer gives instead of `output`.
-    fn output(&self, output: Tensor) -> Tensor {
+    /// What the planted layer gives instead of `output`; `active` from the fault's step on.
+    ///
+    /// A fault that computes with the output does so before its step too, without effect: real faults lie in operators that were there before.
+    fn output(&self, output: Tensor, _active: bool) -> Tensor {
         output
     }
 

@@ -28,8 +28,8 @@ impl Fault for Overflow {
         options.need_precision(Precision::Fp16).into_iter().collect()
     }
 
-    fn output(&self, output: Tensor) -> Tensor {
-        output * GAIN
+    fn output(&self, output: Tensor, active: bool) -> Tensor {
+        output * if active { GAIN } else { 1.0 }
     }
 }
 
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn an_ordinary_half_output_becomes_infinite() {
-        let y = Overflow.output(Tensor::from_slice(&[0.1f32, -3.0]).to_kind(tch::Kind::Half));
+        let y = Overflow.output(Tensor::from_slice(&[0.1f32, -3.0]).to_kind(tch::Kind::Half), true);
         assert_eq!(f64::try_from(y.isinf().all()).unwrap(), 1.0);
     }
 }

@@ -40,24 +40,23 @@ impl Plant {
     /// What `layer` gives to the next one instead of `output`.
     pub fn output(&self, layer: &'static str, output: Tensor) -> Tensor {
         self.seen.borrow_mut().push(layer);
-        match self.active() {
-            Some(planted) if planted.layer == Some(layer) => planted.fault.output(output),
+        match &self.planted {
+            Some(planted) if planted.layer == Some(layer) => {
+                planted.fault.output(output, self.step.get() >= planted.at)
+            }
             _ => output,
         }
     }
 
     /// The loss scale that the fault holds at this step, if it does.
     pub fn scale(&self) -> Option<f64> {
-        self.active().filter(|planted| planted.layer.is_none()).and_then(|planted| planted.fault.scale())
+        let planted = self.planted.as_ref().filter(|planted| planted.layer.is_none() && self.step.get() >= planted.at);
+        planted.and_then(|planted| planted.fault.scale())
     }
 
     /// The layers that gave their output since the step began, in this order.
     pub fn layers_seen(&self) -> Vec<&'static str> {
         self.seen.borrow().clone()
-    }
-
-    fn active(&self) -> Option<&Planted> {
-        self.planted.as_ref().filter(|planted| self.step.get() >= planted.at)
     }
 }
 

@@ -8,8 +8,9 @@ use crate::options::Options;
 
 /// Without it the largest gradients stand between 2^-8 and 1 in these models; with it nearly all are below 2^-24.
 const TINY_SCALE: f64 = 1.0 / 1_048_576.0;
-/// At the usual scales a layer's largest gradient stands between 2^2 and 2^10, so this leaves a few subnormals.
-const SHRINK: f64 = 1.0 / (1u64 << 28) as f64;
+/// At the usual scales the largest gradient of a layer stands between 2^2 and 2^12: next to nothing is left of it, and of most layers a few
+/// subnormals.
+const SHRINK: f64 = 1.0 / (1u64 << 34) as f64;
 
 pub(super) struct Underflow;
 
@@ -26,11 +27,11 @@ impl Fault for Underflow {
         options.need_precision(Precision::Fp16).into_iter().collect()
     }
 
-    /// The same values, and 2^-28 of the gradient.
-    fn output(&self, output: Tensor) -> Tensor {
+    /// The same values, and 2^-34 of the gradient.
+    fn output(&self, output: Tensor, active: bool) -> Tensor {
         let value = output.detach();
         let difference = &output - &value;
-        value + difference * SHRINK
+        value + difference * if active { SHRINK } else { 1.0 }
     }
 
     fn scale(&self) -> Option<f64> {
@@ -46,10 +47,12 @@ mod tests {
 
     #[test]
     fn values_stay_and_the_gradient_shrinks() {
-        let x = Tensor::from_slice(&[1.5f32, -2.0, 0.1]).set_requires_grad(true);
-        let y = Underflow.output(x.shallow_clone());
-        assert_eq!(y, x);
-        y.sum(Kind::Float).backward();
-        assert_eq!(x.grad(), Tensor::full([3], SHRINK, (Kind::Float, Device::Cpu)));
+        for (active, gradient) in [(false, 1.0), (true, SHRINK)] {
+            let x = Tensor::from_slice(&[1.5f32, -2.0, 0.1]).set_requires_grad(true);
+            let y = Underflow.output(x.shallow_clone(), active);
+            assert_eq!(y, x);
+            y.sum(Kind::Float).backward();
+            assert_eq!(x.grad(), Tensor::full([3], gradient, (Kind::Float, Device::Cpu)));
+        }
     }
 }

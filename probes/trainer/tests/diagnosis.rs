@@ -1,0 +1,74 @@
+//! The doctor finds what was planted, and nothing where nothing was. A fast part of `make acceptance`.
+
+mod common;
+
+use ampdoctor::observation::EndReason;
+use common::{Run, assert_silent, findings};
+
+const STEP: u64 = 40;
+const ONSET_WITHIN: u64 = 10;
+
+#[test]
+fn healthy_runs_are_silent() {
+    for model in ["mlp", "conv"] {
+        for (precision, optimizer) in [("fp32", "sgd"), ("bf16", "adamw"), ("fp16", "adam"), ("fp16", "sgd")] {
+            let arguments = format!("--model {model} --precision {precision} --optimizer {optimizer} --steps 150");
+            let run = Run::new();
+            run.train(&arguments);
+            let (diagnosis, integrity) = run.diagnose();
+            assert_silent(&diagnosis, &arguments);
+            assert_eq!(integrity.end.as_ref().map(|end| end.reason), Some(EndReason::Finished));
+        }
+    }
+}
+
+fn finds(fault: &str, code: &str, layer: Option<&str>, arguments: &str) {
+    let run = Run::new();
+    run.train(&format!("{arguments} --steps 80 --fault {fault}"));
+    let (diagnosis, _) = run.diagnose();
+    let all = findings(&diagnosis);
+    let first = diagnosis.findings().iter().find(|f| f.code == code);
+    let first = first.unwrap_or_else(|| panic!("{fault}, {arguments}: no {code} in {all:?}"));
+    if let Some(layer) = layer {
+        assert_eq!(first.layer, layer, "{fault}, {arguments}: {all:?}");
+    }
+    assert!((STEP..=STEP + ONSET_WITHIN).contains(&first.onset_step), "{fault}, {arguments}: {all:?}");
+    assert!(diagnosis.findings().iter().all(|f| f.onset_step >= STEP), "{fault}, {arguments}: {all:?}");
+}
+
+#[test]
+fn a_loss_scale_of_next_to_nothing_is_found() {
+    for model in ["mlp", "conv"] {
+        finds("underflow@40", "AMP201", None, &format!("--model {model}"));
+    }
+}
+
+#[test]
+fn an_underflow_is_found_in_its_layer() {
+    finds("underflow@40:fc2", "AMP201", Some("fc2"), "--model mlp");
+    finds("underflow@40:conv2", "AMP201", Some("conv2"), "--model conv");
+}
+
+#[test]
+fn an_overflow_is_found_in_its_layer() {
+    finds("overflow@40:fc2", "AMP102", Some("fc2"), "--model mlp");
+    finds("overflow@40:conv1", "AMP102", Some("conv1"), "--model conv");
+}
+
+#[test]
+fn a_source_of_nan_is_found_in_its_layer_in_every_precision() {
+    for precision in ["fp32", "bf16", "fp16"] {
+        finds("nan@40:fc2", "AMP501", Some("fc2"), &format!("--model mlp --precision {precision}"));
+    }
+    finds("nan@40:bn1", "AMP501", Some("bn1"), "--model conv");
+}
+
+#[test]
+fn the_recording_knows_nothing_of_the_fault() {
+    let run = Run::new();
+    run.train("--steps 5 --fault overflow@1:fc1");
+    let bytes = std::fs::read(run.recording()).expect("a recording");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("ampdoctor-trainer"), "the command line is recorded");
+    assert!(!text.contains("fault") && !text.contains("overflow"));
+}

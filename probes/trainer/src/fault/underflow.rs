@@ -1,6 +1,6 @@
 //! Gradients too small for FP16: everywhere, by a loss scale of next to nothing, or in the gradient of one layer.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Fault;
 use crate::amp::Precision;
@@ -28,10 +28,14 @@ impl Fault for Underflow {
     }
 
     /// The same values, and 2^-34 of the gradient.
+    ///
+    /// In FP32 the small part does not change the sum; its gradient is lost on the way back to FP16. No intermediate value is zero: where
+    /// nothing passes forward, a gradient of zero would be by design.
     fn output(&self, output: Tensor, active: bool) -> Tensor {
-        let value = output.detach();
-        let difference = &output - &value;
-        value + difference * if active { SHRINK } else { 1.0 }
+        let passing = if active { SHRINK } else { 1.0 };
+        let wide = output.to_kind(Kind::Float);
+        let sum = &wide * passing + wide.detach() * (1.0 - passing);
+        sum.to_kind(output.kind())
     }
 
     fn scale(&self) -> Option<f64> {
@@ -41,7 +45,7 @@ impl Fault for Underflow {
 
 #[cfg(test)]
 mod tests {
-    use tch::{Device, Kind};
+    use tch::Device;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::SiteSummary;
 use crate::observation::{Probe, ScalerEvent, SiteId, Step, Tier};
-use crate::scan::Dtype;
+use crate::scan::{Dtype, Stats};
 
 /// Operators that write infinities on purpose: masks, and constants to build them from.
 const MASK_OPERATORS: [&str; 14] = [
@@ -23,8 +23,9 @@ const MASK_OPERATORS: [&str; 14] = [
     "scatter",
     "scatter_",
 ];
-/// Operators that add a mask to scores: two planes of -65504 make -inf.
-const ADDING_OPERATORS: [&str; 5] = ["add", "add_", "sub", "sub_", "baddbmm"];
+/// Operators that add a mask to scores. Their sum of finite numbers is infinite only where one of them is above half of the format's largest: where
+/// no such number was seen, -inf came from a mask, which is a constant and so not observed itself.
+const ADDING_OPERATORS: [&str; 4] = ["add", "add_", "sub", "sub_"];
 /// The smallest finite number of FP16, as masks use it.
 const FP16_LOWEST: f64 = 65504.0;
 /// Octaves between a gradient and FP16's end at which no plausible fluctuation takes it over.
@@ -255,12 +256,12 @@ fn headroom(origin: Origin, sites: &[SiteSummary]) -> Option<f64> {
 
 fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
     let mut found = NonFiniteStep::default();
-    let mut fp16_floor_seen = false;
+    let mut before = Before::default();
     for observation in &step.observations {
         let Some(summary) = sites.get(observation.site.0 as usize) else { continue };
         let stats = &observation.stats;
-        fp16_floor_seen |= summary.site.dtype == Dtype::F16 && stats.max_abs == FP16_LOWEST;
         if stats.non_finite() == 0 {
+            before.see(summary, stats);
             continue;
         }
         let origin = Origin {
@@ -279,7 +280,9 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                 let by_mask = only_below
                     && (found.masked && observation.inherited
                         || is_mask_operator(&summary.site.operator)
-                        || fp16_floor_seen && is_operator(&summary.site.operator, &ADDING_OPERATORS));
+                        || is_operator(&summary.site.operator, &ADDING_OPERATORS)
+                            && before.cannot_sum_to_infinity(summary));
+                before.see(summary, stats);
                 found.see_activation(origin, observation.inherited, by_mask);
             }
             Probe::ActivationGrad | Probe::CastGrad => {
@@ -297,6 +300,33 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
         found.backward = first_parameter_gradient(step, sites, found.masked);
     }
     found
+}
+
+/// The activations of a step up to a certain one.
+#[derive(Default)]
+struct Before {
+    fp16_floor: bool,
+    above_half_of_fp16: bool,
+    above_half_of_fp32: bool,
+}
+
+impl Before {
+    fn see(&mut self, summary: &SiteSummary, stats: &Stats) {
+        if summary.site.probe != Probe::Activation {
+            return;
+        }
+        self.fp16_floor |= stats.max_abs == FP16_LOWEST;
+        self.above_half_of_fp16 |= stats.max_abs >= FP16_LOWEST / 2.0;
+        self.above_half_of_fp32 |= stats.max_abs >= f64::from(f32::MAX) / 4.0;
+    }
+
+    /// Whether a sum in this site's format cannot be infinite unless a mask made it so.
+    fn cannot_sum_to_infinity(&self, summary: &SiteSummary) -> bool {
+        match summary.site.dtype {
+            Dtype::F16 => !self.above_half_of_fp16 || self.fp16_floor,
+            _ => !self.above_half_of_fp32,
+        }
+    }
 }
 
 impl NonFiniteStep {

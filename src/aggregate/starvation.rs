@@ -3,6 +3,8 @@
 //! A gradient that is all zero has no histogram to judge. Three things tell a starved one from one that is zero by design (a gate that starts
 //! at zero, dead units, a frozen branch): it was non-zero before; the gradient it was computed from was itself starved; or that gradient was so
 //! small already that the next operation had to round it away.
+//!
+//! Where the gradient was FP32 before backward cast it, what the cast loses is known exactly and taken from there.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +20,9 @@ const ABOUT_TO_VANISH: f64 = 6.103515625e-5;
 
 /// What is known of the gradient that the next one is computed from.
 #[derive(Clone, Copy)]
-struct Incoming {
+struct Incoming<'a> {
+    /// The exponents before a cast that made the next gradient of them.
+    before_cast: Option<&'a Stats>,
     max_abs: f64,
     finite: bool,
     starved: bool,
@@ -29,8 +33,8 @@ struct Incoming {
 pub(super) fn judge(step: &Step, sites: &[SiteSummary]) -> Vec<Option<Underflow>> {
     let site = |id: SiteId| sites.get(id.0 as usize);
     let dead = dead_outputs(step, sites);
-    let mut by_place: BTreeMap<(&str, &str), Incoming> = BTreeMap::new();
-    let mut previous: Option<Incoming> = None;
+    let mut by_place: BTreeMap<(&str, &str), Incoming<'_>> = BTreeMap::new();
+    let mut previous: Option<Incoming<'_>> = None;
     let mut judged = Vec::with_capacity(step.observations.len());
     for observation in &step.observations {
         let Some(summary) = site(observation.site).filter(|s| s.site.probe.is_gradient()) else {
@@ -40,18 +44,26 @@ pub(super) fn judge(step: &Step, sites: &[SiteSummary]) -> Vec<Option<Underflow>
         let via = observation.via.and_then(site).map(|s| &s.site);
         let incoming = match summary.site.probe {
             Probe::ParamGrad => gradient_of_layer(&by_place, &summary.site.layer),
+            // A cast stands right before what it gives.
+            _ if previous.is_some_and(|p| p.before_cast.is_some_and(|s| s.count == observation.stats.count)) => {
+                previous
+            }
             _ => via.and_then(|v| by_place.get(&place(v)).copied()).or(previous),
         };
         let is_dead = via.is_some_and(|v| dead.contains(&place(v))) || dead.contains(&place(&summary.site));
         let nothing_to_deliver = incoming.is_none() && step.loss == Some(0.0);
         let underflow = judge_one(summary, observation, via, incoming, is_dead || nothing_to_deliver);
-        if summary.site.probe == Probe::ActivationGrad {
+        if summary.site.probe != Probe::ParamGrad {
+            let is_cast = summary.site.probe == Probe::CastGrad;
             let here = Incoming {
+                before_cast: is_cast.then_some(&observation.stats),
                 max_abs: observation.stats.max_abs,
                 finite: observation.stats.non_finite() == 0,
                 starved: underflow == Some(Underflow::ALL_LOST) || passes_on(&observation.stats, incoming, is_dead),
             };
-            by_place.insert(place(&summary.site), here);
+            if !is_cast {
+                by_place.insert(place(&summary.site), here);
+            }
             previous = Some(here);
         }
         judged.push(underflow);
@@ -63,12 +75,15 @@ fn judge_one(
     summary: &SiteSummary,
     observation: &Observation,
     via: Option<&Site>,
-    incoming: Option<Incoming>,
+    incoming: Option<Incoming<'_>>,
     by_design: bool,
 ) -> Option<Underflow> {
     let stats = &observation.stats;
     if summary.site.dtype != Dtype::F16 || stats.count < FEWEST_ELEMENTS || stats.non_finite() > 0 {
         return None;
+    }
+    if let Some(measured) = incoming.and_then(|g| g.before_cast).and_then(|s| Underflow::of_cast(&s.exponents)) {
+        return Some(measured);
     }
     if let Some(underflow) = Underflow::of(&stats.exponents) {
         return Some(underflow);
@@ -80,11 +95,11 @@ fn judge_one(
 }
 
 /// Non-zero before, zero now, and not because backward had nothing to deliver. Without a known incoming gradient, history decides.
-fn became_zero(summary: &SiteSummary, incoming: Option<Incoming>) -> bool {
+fn became_zero(summary: &SiteSummary, incoming: Option<Incoming<'_>>) -> bool {
     summary.nonzero_samples > 0 && incoming.is_none_or(|g| g.max_abs > 0.0 || g.starved)
 }
 
-fn rounds_away(stats: &Stats, via: Option<&Site>, incoming: Incoming) -> bool {
+fn rounds_away(stats: &Stats, via: Option<&Site>, incoming: Incoming<'_>) -> bool {
     let spread_over = if via.is_some_and(|v| v.operator.starts_with("mean")) { stats.count as f64 } else { 1.0 };
     let share = incoming.max_abs / spread_over;
     incoming.starved
@@ -92,7 +107,7 @@ fn rounds_away(stats: &Stats, via: Option<&Site>, incoming: Incoming) -> bool {
 }
 
 /// Zero because what it was computed from was starved: also where the tensor itself is too small, or too wide, to be judged.
-fn passes_on(stats: &Stats, incoming: Option<Incoming>, is_dead: bool) -> bool {
+fn passes_on(stats: &Stats, incoming: Option<Incoming<'_>>, is_dead: bool) -> bool {
     stats.max_abs == 0.0 && stats.non_finite() == 0 && !is_dead && incoming.is_some_and(|g| g.starved)
 }
 
@@ -100,7 +115,7 @@ fn place(site: &Site) -> (&str, &str) {
     (&site.layer, &site.operator)
 }
 
-fn gradient_of_layer(seen: &BTreeMap<(&str, &str), Incoming>, layer: &str) -> Option<Incoming> {
+fn gradient_of_layer<'a>(seen: &BTreeMap<(&str, &str), Incoming<'a>>, layer: &str) -> Option<Incoming<'a>> {
     seen.iter().find(|((l, _), _)| *l == layer).map(|(_, incoming)| *incoming)
 }
 

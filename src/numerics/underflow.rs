@@ -33,6 +33,8 @@ pub struct Underflow {
     pub saturated: bool,
     /// Share of the non-zero elements that is subnormal: held in fading precision. Measured.
     pub fading_share: f64,
+    /// Whether `ehat` and `lost_share` are exact, from what stood before a cast, and not estimates.
+    pub measured: bool,
 }
 
 impl Underflow {
@@ -50,12 +52,32 @@ impl Underflow {
             lost_share: lost.share(kept),
             saturated: lost.is_saturated(kept),
             fading_share: zones.share(zones.fading),
+            measured: false,
+        })
+    }
+
+    /// The damage that a cast from FP32 to FP16 does to a tensor with these exponents: what is lost is measured, not estimated. `None` when it has no
+    /// non-zero element.
+    pub fn of_cast(before: &ExponentHistogram) -> Option<Self> {
+        let zones = Zones::of(before, Format::F16, 0);
+        let magnitude = |held: bool| -> f64 {
+            let lowest_held = Format::F16.min_subnormal_exponent() - 1;
+            let chosen = before.iter().filter(|(e, _)| (*e >= lowest_held) == held);
+            chosen.map(|(e, n)| n as f64 * MEAN_MAGNITUDE * power(e)).sum()
+        };
+        (zones.total() > 0).then(|| Self {
+            ehat: predicted_error(before, Format::F16, Lost::default(), 0),
+            l1hat: magnitude(false) / (magnitude(false) + magnitude(true)),
+            lost_share: zones.share(zones.lost),
+            saturated: false,
+            fading_share: zones.fading as f64 / (zones.total() - zones.lost).max(1) as f64,
+            measured: true,
         })
     }
 
     /// A tensor of which nothing is left.
     pub const ALL_LOST: Underflow =
-        Underflow { ehat: 1.0, l1hat: 1.0, lost_share: 1.0, saturated: false, fading_share: 0.0 };
+        Underflow { ehat: 1.0, l1hat: 1.0, lost_share: 1.0, saturated: false, fading_share: 0.0, measured: false };
 }
 
 /// Predicted `1 - cosine` between a tensor times `2^shift` and what `format` keeps of it. `lost` are elements that are already missing from
@@ -215,6 +237,21 @@ mod tests {
         let lost = Lost::estimate(&held);
         let errors: Vec<f64> = (-30..40).map(|k| predicted_error(&held, Format::F16, lost, k)).collect();
         assert!(errors.windows(2).all(|w| w[1] <= w[0] * (1.0 + 1e-9)), "{errors:?}");
+    }
+
+    #[test]
+    fn what_a_cast_loses_is_measured() {
+        let values = gradient(20_000, 2f64.powi(-25), 1.0, 11);
+        let truth = Truth::of(&values);
+        let mut before = ExponentHistogram::default();
+        values.iter().for_each(|&x| before.add(exponent_of(x), 1));
+        let u = Underflow::of_cast(&before).unwrap();
+        assert!(u.measured && !u.saturated, "{u:?}");
+        // Exact to the one binade, [2^-25, 2^-24), that is wholly kept.
+        assert!((u.lost_share - truth.lost_share).abs() < 0.001, "{} {}", u.lost_share, truth.lost_share);
+        assert!((u.ehat / truth.harm).log2().abs() < 1.0, "{} {}", u.ehat, truth.harm);
+        assert_eq!(Underflow::of_cast(&ExponentHistogram::default()), None);
+        assert_eq!(Underflow::of_cast(&ExponentHistogram::from_counts(-40, &[10])).unwrap().ehat, 1.0);
     }
 
     #[test]

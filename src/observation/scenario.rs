@@ -192,6 +192,11 @@ impl StepBuilder<'_> {
         self.observe(site(layer, operator, "", Probe::ActivationGrad, dtype), values)
     }
 
+    /// An FP32 gradient that backward is about to cast to half precision.
+    pub fn cast_gradient(&mut self, layer: &str, operator: &str, values: &[f64]) -> &mut Self {
+        self.observe(site(layer, operator, "", Probe::CastGrad, Dtype::F32), values)
+    }
+
     /// The gradient of a parameter, before it is unscaled.
     pub fn param_grad(&mut self, layer: &str, tensor: &str, dtype: Dtype, values: &[f64]) -> &mut Self {
         self.observe(site(layer, "", tensor, Probe::ParamGrad, dtype), values)

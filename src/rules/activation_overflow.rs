@@ -192,6 +192,30 @@ mod tests {
     }
 
     #[test]
+    fn a_mask_that_is_a_constant_is_not_observed_and_still_by_design() {
+        let mut run = Scenario::new();
+        run.steps(3, |s, i| {
+            s.loss(1.0).activation("attn", "matmul", F16, &normal(64, 3.0, i)).activation(
+                "attn",
+                "add",
+                F16,
+                &[1.0, -INF],
+            );
+            s.activation("attn", "softmax", F16, &[1.0, 0.0]).gradient("attn", "softmax", F16, &normal(64, 1.0, i));
+        });
+        assert!(found(&diagnose(&run)).is_empty(), "{:#?}", diagnose(&run).findings());
+    }
+
+    #[test]
+    fn a_residual_sum_that_overflows_downward_is_no_mask() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.loss(1.0).activation("a", "linear", F16, &[-40000.0, 1.0]).activation("a", "add", F16, &[-INF, 1.0]);
+        });
+        assert!(found(&diagnose(&run)).contains(&"AMP102"));
+    }
+
+    #[test]
     fn an_overflow_behind_a_mask_is_still_found() {
         let mut run = Scenario::new();
         run.step(|s| {

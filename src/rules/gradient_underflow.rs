@@ -4,8 +4,8 @@
 //! bit, and at 2^-25 they are rounded to zero. What is judged is the gradient *as FP16 held it*, that is, times the loss scale.
 //!
 //! Fading and lost are told apart. *Fading* is measured: those elements are there. *Lost* is an estimate, and called one: what was rounded to
-//! zero leaves no trace in FP16. It continues the power law that the five lowest binades of the gradient follow, and means "at least" where it
-//! saturates.
+//! zero leaves no trace in FP16. It continues the power law that the five lowest binades of the gradient follow, and means "or more" where it
+//! saturates. Only where backward cast an FP32 gradient to FP16 is it measured, for there both sides are seen.
 //!
 //! ## Why it matters
 //!
@@ -241,9 +241,12 @@ fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Opti
         measured("max_abs_as_held", shown.max_abs),
         measured("max_abs_unscaled", shown.max_abs / scale),
         measured("fading_share", underflow.fading_share),
-        measured("lost_share_estimate", underflow.lost_share),
-        measured("lost_l1_share_estimate", underflow.l1hat),
     ];
+    let (lost, l1) = match underflow.measured {
+        true => ("lost_share", "lost_l1_share"),
+        false => ("lost_share_estimate", "lost_l1_share_estimate"),
+    };
+    evidence.extend([measured(lost, underflow.lost_share), measured(l1, underflow.l1hat)]);
     if let Some((advice, exponent)) = advice.and_then(|a| Some((a, a.exponent()?))) {
         evidence.push(measured("recommended_loss_scale", f64::from(exponent).exp2()));
         evidence.push(measured("headroom_bits_at_recommended", advice.headroom_bits(exponent)));
@@ -297,6 +300,7 @@ fn what_is_left(shown: &Judged<'_>) -> String {
         );
     };
     let lost = match (u.lost_share, u.saturated) {
+        (s, _) if u.measured => format!("{} was lost (measured at the cast from FP32)", share(s)),
         (0.0, _) => "none seems lost".to_string(),
         (s, true) => format!("an estimated {} or more was lost (the estimate ends there)", share(s)),
         (s, false) => format!("an estimated {} was lost", share(s)),
@@ -492,6 +496,23 @@ mod tests {
         let f = only(&run);
         assert_eq!(f.severity, Severity::Error);
         assert!(f.remedy.contains("use a `GradScaler` with `init_scale` = 16777216 (2^24)"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn what_a_cast_loses_is_measured_and_sets_the_scale() {
+        let tiny = 2f64.powi(-20);
+        let mut run = Scenario::new();
+        run.static_scaler(tiny).steps(4, |s, i| {
+            let logits = normal(640, 0.01 * tiny, i);
+            s.loss(1.0).loss_scale(tiny).gradient("fc3", "cross_entropy_loss", F32, &[tiny]);
+            s.cast_gradient("fc3", "cross_entropy_loss", &logits).gradient("fc3", "linear", F16, &logits);
+            s.gradient("fc2", "relu", F16, &[0.0; 640]).via("fc3", "linear", F16);
+        });
+        let f = only(&run);
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
+        assert!(number(&f, "recommended_loss_scale") >= 1.0, "{:?}", f.evidence);
+        assert!(number(&f, "lost_share") > 0.9, "{:?}", f.evidence);
+        assert!(f.remedy.starts_with("Raise the static loss scale from 9.54e-7 (2^-20)"), "{}", f.remedy);
     }
 
     #[test]

@@ -135,14 +135,16 @@ pub(super) fn headroom(advice: &ScaleAdvice<'_>, exponent: i32) -> String {
     )
 }
 
-/// The smallest good scale of an FP16 activation gradient over its latest samples.
+/// The smallest good scale of an FP16 activation gradient, or of one that is cast, over its latest samples.
 fn lower_end(site: &SiteSummary) -> Option<i32> {
-    let judged = site.site.dtype == Dtype::F16 && site.site.probe == Probe::ActivationGrad;
-    let latest = site.recent.iter().rev().take(SAMPLES).filter(|s| judged && s.underflow.is_some());
+    let is_cast = site.site.probe == Probe::CastGrad;
+    let is_held = site.site.dtype == Dtype::F16 && site.site.probe == Probe::ActivationGrad;
+    let latest = site.recent.iter().rev().take(SAMPLES);
     latest
+        .filter(|s| is_cast && s.stats.non_finite() == 0 || is_held && s.underflow.is_some())
         .filter(|s| s.stats.count >= FEWEST_ELEMENTS)
         .filter_map(|s| {
-            let lost = Lost::estimate(&s.stats.exponents);
+            let lost = if is_cast { Lost::default() } else { Lost::estimate(&s.stats.exponents) };
             ScaleWindow::of(&s.stats.exponents, s.stats.max_abs, lost, s.loss_scale.unwrap_or(1.0))
         })
         .map(|w| w.low)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::SiteSummary;
-use crate::observation::{Probe, ScalerEvent, SiteId, Step, Tier};
+use crate::observation::{Probe, ScalerEvent, Site, SiteId, Step, Tier};
 use crate::scan::{Dtype, Stats};
 
 /// Operators that write infinities on purpose: masks, and constants to build them from.
@@ -67,6 +67,8 @@ pub struct NonFiniteStep {
     pub brought_in: Option<SiteId>,
     /// Infinities that a mask wrote were seen.
     pub masked: bool,
+    /// Data that came in non-finite; it is the origin only where the model was handed it, for a loop also keeps old losses and the like.
+    pub data: Option<Origin>,
     /// Activations in which an infinity was born, masks apart, each from finite inputs.
     pub overflows: Vec<Origin>,
 }
@@ -283,7 +285,16 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                         || is_operator(&summary.site.operator, &ADDING_OPERATORS)
                             && before.cannot_sum_to_infinity(summary));
                 before.see(summary, stats);
-                found.see_activation(origin, observation.inherited, by_mask);
+                if is_data(&summary.site) {
+                    found.data.get_or_insert(origin);
+                } else {
+                    let handed = match (has_ruined_parameter(&summary.site, sites), observation.inherited) {
+                        (true, _) => Handed::ByParameter,
+                        (false, true) => Handed::ByTensor,
+                        (false, false) => Handed::Nothing,
+                    };
+                    found.see_activation(origin, handed, by_mask);
+                }
             }
             Probe::ActivationGrad | Probe::CastGrad => {
                 found.backward.get_or_insert(origin);
@@ -300,6 +311,14 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
         found.backward = first_parameter_gradient(step, sites, found.masked);
     }
     found
+}
+
+/// Whether an operator was given non-finite values, and by what.
+#[derive(Clone, Copy, PartialEq)]
+enum Handed {
+    Nothing,
+    ByTensor,
+    ByParameter,
 }
 
 /// The activations of a step up to a certain one.
@@ -330,18 +349,20 @@ impl Before {
 }
 
 impl NonFiniteStep {
-    fn see_activation(&mut self, origin: Origin, inherited: bool, by_mask: bool) {
+    fn see_activation(&mut self, origin: Origin, handed: Handed, by_mask: bool) {
         if by_mask {
             self.masked = true;
             return;
         }
-        if origin.inf > 0 && (!inherited || self.masked && self.forward.is_none()) {
+        if origin.inf > 0 && (handed == Handed::Nothing || self.masked && self.forward.is_none()) {
             self.overflows.push(origin);
         }
         if self.forward.is_none() && self.brought_in.is_none() {
             // What a mask wrote is no fault, but what was made of it is nobody else's.
-            if !inherited || self.masked {
+            if handed == Handed::Nothing || self.masked && handed == Handed::ByTensor {
                 self.forward = Some(origin);
+            } else if self.data.is_some() && handed == Handed::ByTensor {
+                self.forward = self.data;
             } else {
                 self.brought_in = Some(origin.site);
             }
@@ -377,6 +398,17 @@ fn first_parameter_gradient(step: &Step, sites: &[SiteSummary], after_mask: bool
             count: o.stats.count,
             after_mask,
         })
+}
+
+/// Whether a parameter of the site's layer was not finite after the step before: then what the layer makes is no origin.
+fn has_ruined_parameter(site: &Site, sites: &[SiteSummary]) -> bool {
+    let of_layer = sites.iter().filter(|s| s.site.probe == Probe::Param && s.site.layer == site.layer);
+    of_layer.filter_map(SiteSummary::latest).any(|sample| sample.stats.non_finite() > 0)
+}
+
+/// A tensor that no observed operator made.
+fn is_data(site: &Site) -> bool {
+    site.layer == "input" && site.operator == "data"
 }
 
 /// Whether an operator, as a site names it (`where`, `where#2`), writes masks or the constants they are built from.

@@ -247,7 +247,7 @@ fn lower(aggregate: &Aggregate, now: f64) -> String {
         Some(exponent) if exponent >= advice.window.low => {
             format!("{}: {}.", sentence(set_scale(config, Some(now), exponent)), headroom(&advice, exponent))
         }
-        _ => format!("{}.", sentence(advice.layer_to_fix())),
+        _ => format!("{}.", sentence(advice.layer_to_fix(None))),
     }
 }
 

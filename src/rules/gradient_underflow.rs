@@ -224,7 +224,7 @@ fn firing(aggregate: &Aggregate, judged: &[Judged<'_>], decision: Decision) -> F
         strength: decision.median.max(shown.lasting()),
         evidence: evidence(shown, judged.len(), &decision, advice.as_ref()),
         explanation: explanation(aggregate, judged, &decision),
-        remedy: remedy(aggregate, shown, advice.as_ref()),
+        remedy: remedy(aggregate, shown, decision.layer_is_to_blame, advice.as_ref()),
     }
 }
 
@@ -319,7 +319,12 @@ fn made_by(aggregate: &Aggregate, shown: &Judged<'_>) -> String {
     via.map_or(String::new(), |v| format!(", in the backward of `{}`", v.site.label()))
 }
 
-fn remedy(aggregate: &Aggregate, shown: &Judged<'_>, advice: Option<&ScaleAdvice<'_>>) -> String {
+fn remedy(
+    aggregate: &Aggregate,
+    shown: &Judged<'_>,
+    layer_is_to_blame: bool,
+    advice: Option<&ScaleAdvice<'_>>,
+) -> String {
     let config = aggregate.scaler_config.as_ref();
     let now = shown.latest.loss_scale;
     let Some(advice) = advice else {
@@ -328,7 +333,8 @@ fn remedy(aggregate: &Aggregate, shown: &Judged<'_>, advice: Option<&ScaleAdvice
             sentence(set_scale(config, now, 16))
         );
     };
-    let Some(exponent) = advice.exponent() else { return sentence(advice.layer_to_fix()) + "." };
+    let blamed = layer_is_to_blame.then_some(shown.site);
+    let Some(exponent) = advice.exponent() else { return sentence(advice.layer_to_fix(blamed)) + "." };
     let set = sentence(set_scale(config, now, exponent));
     let fits = headroom(advice, exponent);
     if shown.latest.stats.max_abs > 0.0 {
@@ -482,6 +488,23 @@ mod tests {
         let f = only(&run);
         assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("fc3", 3, Severity::Error));
         assert!(f.explanation.contains("all 512 elements are zero"), "{}", f.explanation);
+    }
+
+    #[test]
+    fn a_factor_that_is_new_and_leaves_nothing_from_its_first_step_is_found() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(1024.0).steps(8, |s, i| {
+            s.loss(1.0).applied(1024.0).gradient("fc3", "linear", F16, &normal(512, 1.0, i));
+            let left = if i < 3 { normal(512, 1.0, i) } else { vec![0.0; 512] };
+            if i >= 3 {
+                // A product of zeros with a tiny constant: that its output is zero says nothing of the constant.
+                s.activation("fc2", "sub", F16, &[0.0; 512]).activation("fc2", "mul", F16, &[0.0; 512]);
+                s.gradient("fc2", "sub", F16, &left).via("fc2", "mul", F16);
+            }
+            s.gradient("fc2", "linear", F16, &left).gradient("fc1", "linear", F16, &left);
+        });
+        let f = only(&run);
+        assert_eq!((f.layer.as_str(), f.onset_step), ("fc2", 3));
     }
 
     #[test]

@@ -489,7 +489,7 @@ mod tests {
         let mut run = Scenario::new();
         run.steps(2, |s, i| well(s, F32, i)).step(|s| {
             s.loss(NAN)
-                .activation("input", "div", F32, &[NAN, 1.0])
+                .activation("input", "data", F32, &[NAN, 1.0])
                 .activation("fc1", "linear", F32, &[NAN])
                 .inherited();
         });
@@ -503,6 +503,37 @@ mod tests {
             s.loss(NAN).activation("fc1", "linear", F32, &[NAN]).inherited();
         });
         assert_eq!(only(&diagnose(&run)).layer, "input");
+    }
+
+    #[test]
+    fn a_non_finite_tensor_that_the_model_was_not_handed_is_not_the_origin() {
+        // A loop that averages its losses hands yesterday's NaN to an operator of its own.
+        let mut run = Scenario::new();
+        run.steps(2, |s, i| well(s, F32, i)).steps(2, |s, _| {
+            s.loss(NAN).activation("input", "data", F32, &[NAN]);
+            s.activation("fc1", "linear", F32, &[1.0]).activation("fc2", "log", F32, &[NAN]);
+        });
+        let d = diagnose(&run);
+        assert_eq!((only(&d).layer.as_str(), only(&d).last_step), ("fc2", 3));
+        let mut run = Scenario::new();
+        run.steps(3, |s, i| {
+            well(s, F32, i);
+            s.activation("input", "data", F32, &[NAN]);
+        });
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+
+    #[test]
+    fn what_a_ruined_weight_makes_is_no_origin() {
+        let mut run = Scenario::new();
+        run.steps(2, |s, i| well(s, F32, i)).step(|s| {
+            s.loss(NAN).activation("fc1", "linear", F32, &[1.0]).activation("fc2", "log", F32, &[NAN]);
+            s.gradient("fc2", "log", F32, &[NAN]).param("fc1", "weight", F32, &[NAN]);
+        });
+        run.steps(3, |s, _| {
+            s.loss(NAN).activation("fc1", "linear", F32, &[NAN]).activation("fc2", "log", F32, &[NAN]).inherited();
+        });
+        assert_eq!(only(&diagnose(&run)).layer, "fc2");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) struct ScaleAdvice<'a> {
 impl<'a> ScaleAdvice<'a> {
     /// What the gradients of the latest step say; `None` when none of them has a non-zero element.
     pub fn of(aggregate: &'a Aggregate) -> Option<Self> {
-        let gradients = || aggregate.latest_observations().map(|(_, s)| s).filter(|s| s.site.probe.is_gradient());
+        let gradients = || aggregate.latest_observations().map(|(_, s)| s).filter(|s| is_carried_in_fp16(aggregate, s));
         let highest =
             gradients().max_by(|a, b| a.max_unscaled.total_cmp(&b.max_unscaled)).filter(|s| s.max_unscaled > 0.0)?;
         let needs: Vec<(i32, &SiteSummary)> = gradients().filter_map(|s| Some((lower_end(s)?, s))).collect();
@@ -65,13 +65,13 @@ impl<'a> ScaleAdvice<'a> {
         (Format::F16.max / (self.max_unscaled * f64::from(exponent).exp2())).log2()
     }
 
-    /// Why no scale helps, and which layer to change.
-    pub fn layer_to_fix(&self) -> String {
+    /// Why no scale helps, and which layer to change: the one that a rule blames, else the one that stands out.
+    pub fn layer_to_fix(&self, blamed: Option<&SiteSummary>) -> String {
         let (low, high) = (self.window.low, self.window.high);
         let Some(lowest) = self.lowest else { return String::new() };
-        let (fix, how) = if self.lowest_is_the_outlier {
+        let (fix, how) = if self.lowest_is_the_outlier || blamed.is_some() {
             (
-                lowest,
+                blamed.unwrap_or(lowest),
                 "its gradient is far smaller than all others: look for a factor in it that shrinks what passes backward",
             )
         } else {
@@ -133,6 +133,12 @@ pub(super) fn headroom(advice: &ScaleAdvice<'_>, exponent: i32) -> String {
         number(advice.max_unscaled),
         number(advice.headroom_bits(exponent).floor())
     )
+}
+
+/// Gradients that FP16 has to carry: those held in it, those cast to it, and those of parameters, which autocast computes in it.
+fn is_carried_in_fp16(aggregate: &Aggregate, summary: &SiteSummary) -> bool {
+    let site = &summary.site;
+    site.probe.is_gradient() && (site.probe == Probe::CastGrad || aggregate.went_through_fp16(site))
 }
 
 /// The smallest good scale of an FP16 activation gradient, or of one that is cast, over its latest samples.

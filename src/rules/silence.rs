@@ -114,6 +114,23 @@ fn dead_units_whose_gradient_became_zero() {
 }
 
 #[test]
+fn a_block_that_is_dropped_whole_for_some_steps() {
+    assert_silent(&fp16_with(12, |s, i| {
+        let dropped = (4..9).contains(&i);
+        let kept = |values: Vec<f64>| if dropped { vec![0.0; 256] } else { values };
+        s.activation("block", "linear", F16, &normal(256, 1.0, i)).activation(
+            "block",
+            "mul",
+            F16,
+            &kept(normal(256, 1.0, i)),
+        );
+        s.gradient("block", "mul", F16, &normal(256, 1.0, i));
+        s.gradient("block", "linear", F16, &kept(normal(256, 1.0, i))).via("block", "mul", F16);
+        s.gradient("block", "norm", F16, &kept(normal(256, 1.0, i))).via("block", "linear", F16);
+    }));
+}
+
+#[test]
 fn causal_masks_of_minus_infinity() {
     assert_silent(&fp16_with(6, |s, i| {
         s.activation("input", "full", F16, &[f64::NEG_INFINITY; 64]);

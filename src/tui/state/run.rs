@@ -98,11 +98,18 @@ impl Run {
         }
     }
 
+    fn waiting_for(&self, now: Duration) -> Option<String> {
+        let place = &self.source.place;
+        (self.state(now) == RunState::Waiting)
+            .then(|| format!("no recording yet; a trainer makes one with AMPDOCTOR_RUN={place}"))
+    }
+
     /// The picture of the run at `now`.
     pub fn snapshot(&self, now: Duration) -> Snapshot {
         let aggregate = self.diagnosis.aggregate();
         let name = aggregate.run.as_ref().map_or(&self.source.place, |run| &run.name).clone();
-        let notice = self.source.problem.clone().or_else(|| self.source.notice.clone());
+        let notice =
+            self.source.problem.clone().or_else(|| self.source.notice.clone()).or_else(|| self.waiting_for(now));
         let header = Header::new(name, self.state(now), aggregate, &self.rates, notice);
         Snapshot::new(aggregate, (self.judge)(&self.diagnosis), header)
     }
@@ -157,5 +164,36 @@ mod tests {
         assert_eq!(run.state(SECOND), RunState::Ended(EndReason::Finished));
         run.mark_replay();
         assert_eq!(run.state(SECOND), RunState::Replay(EndReason::Finished));
+    }
+
+    /// For measuring by hand: what a picture of a large model costs.
+    #[test]
+    #[ignore = "prints a time"]
+    fn the_time_of_a_large_picture() {
+        use crate::observation::{Observation, SiteId};
+        use crate::tui::testing::scenario::{sites, tensor};
+        let mut run = Run::new(Source::default());
+        let mut records = vec![Record::Run(run_info("r"))];
+        let (layers, count) = (500u32, 1500u32);
+        for i in 0..count {
+            let site = sites().swap_remove(i as usize % 3);
+            let layer = format!("block.{}.fc", i % layers);
+            records.push(Record::Site(SiteId(i), crate::observation::Site { layer, ..site }));
+        }
+        let observe = |i| {
+            let stats = tensor(-8.0, 3.5, 0.4, crate::scan::Dtype::F16);
+            Observation { site: SiteId(i), stats, inherited: false, via: None }
+        };
+        let observations: Vec<_> = (0..count).map(observe).collect();
+        let full = |index| crate::observation::Step { observations: observations.clone(), ..step(index) };
+        records.extend((0..32).map(|index| Record::Step(full(index))));
+        let start = std::time::Instant::now();
+        run.apply(records, SECOND, Duration::ZERO);
+        let applied = start.elapsed();
+        let layers = run.snapshot(SECOND).layers.len();
+        println!(
+            "{layers} layers, 1500 sites, 32 steps: applied in {applied:?}, drawn from in {:?}",
+            start.elapsed() - applied
+        );
     }
 }

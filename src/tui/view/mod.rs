@@ -97,6 +97,7 @@ fn overview_heights(height: u16, view: &View) -> [u16; 2] {
         _ => (height - charts).saturating_mul(2) / 5,
     };
     let layers_wanted = view.snapshot.layers.len().min(usize::from(u16::MAX) - 2) as u16 + 2;
+    let layers_wanted = layers_wanted.max(3);
     let spare = (height - charts - findings).saturating_sub(layers_wanted);
     let taller = if charts > 0 { spare.min(CHARTS_MOST - charts) } else { 0 };
     [charts + taller, findings + if findings > 0 { spare - taller } else { 0 }]

@@ -31,7 +31,9 @@ pub struct Run {
     rates: Rates,
     /// What is known of the recording beside what it holds.
     pub source: Source,
-    grown_at: Duration,
+    /// When records were read last, and how long before that the recording had grown.
+    read_at: Duration,
+    age: Duration,
     replay: bool,
 }
 
@@ -48,12 +50,12 @@ impl Run {
     /// As [`Run::new`], with another judge than the rules.
     pub fn judged_by(source: Source, judge: Judge) -> Self {
         let (diagnosis, rates) = (Diagnosis::new(), Rates::default());
-        Self { judge, diagnosis, rates, source, grown_at: Duration::ZERO, replay: false }
+        Self { judge, diagnosis, rates, source, read_at: Duration::ZERO, age: Duration::ZERO, replay: false }
     }
 
     /// Adds records that were read at `now`; `age` is how long before that the recording had last grown.
     pub fn apply(&mut self, records: Vec<Record>, now: Duration, age: Duration) {
-        self.grown_at = now.saturating_sub(age);
+        (self.read_at, self.age) = (now, age);
         for record in records {
             if let Record::Step(step) = &record {
                 self.rates.push(step);
@@ -89,7 +91,7 @@ impl Run {
         if self.source.command_ended {
             return RunState::Killed;
         }
-        let idle = now.saturating_sub(self.grown_at);
+        let idle = now.saturating_sub(self.read_at).saturating_add(self.age);
         let patience = self.rates.step_time().unwrap_or_default().saturating_mul(Self::STALL_STEPS).max(Self::STALL);
         match (idle > patience, self.source.process_gone) {
             (false, _) => RunState::Live,
@@ -142,6 +144,13 @@ mod tests {
         run.source.process_gone = Some(true);
         assert_eq!(run.state(61 * SECOND), RunState::Killed);
         assert_eq!(run.state(5 * SECOND), RunState::Live);
+    }
+
+    #[test]
+    fn an_old_recording_without_an_end_is_known_as_killed_at_once() {
+        let mut run = Run::new(Source { process_gone: Some(true), ..Source::default() });
+        run.apply(vec![Record::Run(run_info("r")), Record::Step(step(0))], Duration::ZERO, 3600 * SECOND);
+        assert_eq!(run.state(Duration::ZERO), RunState::Killed);
     }
 
     #[test]

@@ -29,7 +29,7 @@
 //! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its
 //! beginning, which is no matter of range (the same). On FP32 and BF16.
 
-use super::scale_advice::{ScaleAdvice, headroom, set_scale};
+use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
 use super::text::{counted, layer_name, measured, number, power_of_two, scale, share};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
@@ -154,7 +154,7 @@ fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, time
         "It happened at {times} of the last {LOOK_BACK} steps; the scale is static at {}, so it goes on.",
         scale(now)
     );
-    let remedy = lower(aggregate, now);
+    let remedy = lower_beyond_overflow(aggregate, origin, now);
     let evidence = vec![counted("overflowing_steps_of_last_32", times.into()), measured("loss_scale", now)];
     firing(aggregate, origin, Severity::Error, since, f64::from(times), evidence, what, remedy)
 }
@@ -236,18 +236,37 @@ fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> String {
     )
 }
 
-fn lower(aggregate: &Aggregate, now: f64) -> String {
+/// The scale to set where gradients were infinite, so that how large they are is not known.
+fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> String {
     let config = aggregate.scaler_config.as_ref();
-    // What overflowed is larger than anything that was seen finite: at least two bits must go.
-    let below_now = now.log2().floor() as i32 - 2;
-    let Some(advice) = ScaleAdvice::of(aggregate) else {
-        return format!("{}.", sentence(set_scale(config, Some(now), below_now)));
-    };
-    match advice.exponent().map(|e| e.min(below_now)) {
-        Some(exponent) if exponent >= advice.window.low => {
-            format!("{}: {}.", sentence(set_scale(config, Some(now), exponent)), headroom(&advice, exponent))
-        }
-        _ => format!("{}.", sentence(advice.layer_to_fix(None))),
+    // The more elements overflowed, the further the largest lies beyond: an octave for each four times as many, and two to spare.
+    let infinite = origin.map_or(1.0, |o| o.inf.max(1) as f64);
+    let octaves = 2 + (infinite.log2() / 2.0).ceil() as i32;
+    let guess = now.log2().floor() as i32 - octaves;
+    let blamed = origin.and_then(|o| aggregate.site(o.site)).map_or(Blamed::Nobody, Blamed::TooLarge);
+    let advice = ScaleAdvice::of(aggregate);
+    let exponent = advice.as_ref().and_then(ScaleAdvice::exponent).map_or(guess, |e| e.min(guess));
+    match advice.filter(|a| a.lowest.is_some() && exponent < a.window.low) {
+        Some(advice) => format!("{}.", sentence(advice.layer_to_fix(blamed))),
+        None => format!(
+            "{}: {octaves} octaves below the scale at which {} elements of it overflowed. How large they are FP16 cannot tell; a dynamic scaler finds the \
+             scale by itself.",
+            sentence(set_scale(config, Some(now), exponent)),
+            number(infinite)
+        ),
+    }
+}
+
+/// The scale to set where the largest gradient is known.
+fn lower(aggregate: &Aggregate, now: f64) -> String {
+    let Some(advice) = ScaleAdvice::of(aggregate) else { return String::new() };
+    match advice.exponent() {
+        Some(exponent) => format!(
+            "{}: {}.",
+            sentence(set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent)),
+            headroom(&advice, exponent)
+        ),
+        None => format!("{}.", sentence(advice.layer_to_fix(Blamed::Nobody))),
     }
 }
 

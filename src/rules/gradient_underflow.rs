@@ -42,7 +42,7 @@
 //! by design: never non-zero, frozen, behind a gate that starts at zero, behind dead units. After the scale collapsed because of non-finite gradients: then
 //! these are the fault, and rule `non-finite-origin` or `gradient-overflow` names it.
 
-use super::scale_advice::{ScaleAdvice, compare, headroom, set_scale};
+use super::scale_advice::{Blamed, ScaleAdvice, compare, headroom, set_scale};
 use super::text::{count, counted, layer_name, measured, number, power_of_two, share};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Sample, SiteSummary};
@@ -333,7 +333,7 @@ fn remedy(
             sentence(set_scale(config, now, 16))
         );
     };
-    let blamed = layer_is_to_blame.then_some(shown.site);
+    let blamed = if layer_is_to_blame { Blamed::TooSmall(shown.site) } else { Blamed::Nobody };
     let Some(exponent) = advice.exponent() else { return sentence(advice.layer_to_fix(blamed)) + "." };
     let set = sentence(set_scale(config, now, exponent));
     let fits = headroom(advice, exponent);

@@ -11,6 +11,16 @@ const SAMPLES: usize = 3;
 /// Where nothing of the gradient is left to compute a scale from: what PyTorch starts with, as an exponent.
 const DEFAULT_INIT: i32 = 16;
 
+/// The gradient that a rule blames, where it does.
+pub(super) enum Blamed<'a> {
+    /// One that underflows.
+    TooSmall(&'a SiteSummary),
+    /// One that overflows.
+    TooLarge(&'a SiteSummary),
+    /// The rule leaves it to the window which one stands out.
+    Nobody,
+}
+
 /// The loss scales at which all gradients of the run are well, and the layers that set the ends.
 pub(super) struct ScaleAdvice<'a> {
     /// The window of all gradients; its lower end is a lower bound where `incomplete`.
@@ -66,19 +76,23 @@ impl<'a> ScaleAdvice<'a> {
     }
 
     /// Why no scale helps, and which layer to change: the one that a rule blames, else the one that stands out.
-    pub fn layer_to_fix(&self, blamed: Option<&SiteSummary>) -> String {
+    pub fn layer_to_fix(&self, blamed: Blamed<'_>) -> String {
         let (low, high) = (self.window.low, self.window.high);
         let Some(lowest) = self.lowest else { return String::new() };
-        let (fix, how) = if self.lowest_is_the_outlier || blamed.is_some() {
-            (
-                blamed.unwrap_or(lowest),
-                "its gradient is far smaller than all others: look for a factor in it that shrinks what passes backward",
-            )
-        } else {
-            (
-                self.highest,
-                "its gradient is far larger than all others: look for a factor in it that blows up what passes backward",
-            )
+        let fix = match blamed {
+            Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
+            Blamed::Nobody if self.lowest_is_the_outlier => lowest,
+            Blamed::Nobody => self.highest,
+        };
+        let too_small =
+            matches!(blamed, Blamed::TooSmall(_)) || matches!(blamed, Blamed::Nobody) && self.lowest_is_the_outlier;
+        let how = match too_small {
+            true => {
+                "its gradient is far smaller than all others: look for a factor in it that shrinks what passes backward"
+            }
+            false => {
+                "its gradient is far larger than all others: look for a factor in it that blows up what passes backward"
+            }
         };
         format!(
             "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), \

@@ -1,11 +1,15 @@
 //! Follows the operators of a training step, scans what they make, and hands the step over as observations.
 //!
 //! `border` is the C border to the shim; `session` takes the callbacks, catches what fails in them and keeps the time; `state` is
-//! what the observer knows during a step; `trace` is what the step showed.
+//! what the observer knows during a step, and `forward`, `backward` and `optimizer` are what the events of each do to it; `trace` is what
+//! the step showed.
 
+mod backward;
 mod border;
 mod foreign;
+mod forward;
 mod layers;
+mod optimizer;
 mod params;
 mod session;
 mod state;

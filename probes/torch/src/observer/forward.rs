@@ -1,0 +1,106 @@
+//! Forward: which layer an operator belongs to, what flows into it, and what comes out.
+
+use ampdoctor::observation::Probe;
+use ampdoctor::scan::{Dtype, Stats};
+
+use super::border::{RawOp, RawTensor};
+use super::layers::{INPUT, LayerId};
+use super::state::{DATA, Flow, Running, SCALE_LOSS, SCALER, State};
+use super::trace::{Entry, OpId, Operator};
+
+impl State {
+    /// Finds an operator's layer and what flows into it.
+    pub(super) fn follow(&mut self, name: &str, op: &RawOp) -> Running {
+        let mut layer: Option<LayerId> = None;
+        let mut from_params: Option<LayerId> = None;
+        let mut non_finite = false;
+        let mut half_input = false;
+        let mut inputs = Vec::with_capacity(op.tensors().len());
+        for t in op.tensors() {
+            half_input |= t.dtype() == Some(Dtype::F16);
+            if t.storage == 0 || t.dtype().is_none() {
+                continue;
+            }
+            if let Some(owner) = self.params.find(t.storage).and_then(|i| self.params.get(i)).map(|p| p.layer) {
+                from_params = Some(from_params.map_or(owner, |l| self.layers.join(l, owner)));
+            } else {
+                let flow = self.flow_of(t);
+                non_finite |= flow.non_finite;
+                layer = Some(layer.map_or(flow.layer, |l| self.layers.join(l, flow.layer)));
+            }
+            inputs.push(t.content());
+        }
+        let layer = match name {
+            SCALE_LOSS => self.layers.intern(SCALER),
+            _ => from_params.or(layer).unwrap_or(INPUT),
+        };
+        if layer != INPUT {
+            non_finite |= self.data_enters(op);
+        }
+        let id = OpId(self.trace.operators.len() as u32);
+        self.trace.operators.push(Operator {
+            name: name.to_owned(),
+            layer,
+            sequence: op.sequence,
+            half_input,
+            epoch: self.trace.epoch,
+            output: None,
+        });
+        Running { layer, non_finite, op: Some(id), inputs }
+    }
+
+    /// What is known of an input; a tensor that no observed operator made is the run's input.
+    pub(super) fn flow_of(&mut self, t: &RawTensor) -> Flow {
+        let unknown = Flow { layer: INPUT, non_finite: false, scanned: false };
+        *self.flow.entry(t.storage).or_insert(unknown)
+    }
+
+    /// Data meets the model: scans what no parameter has touched yet. Returns whether any of it is not finite.
+    pub(super) fn data_enters(&mut self, op: &RawOp) -> bool {
+        let mut non_finite = false;
+        for t in op.tensors() {
+            let known = self.flow.get(&t.storage).copied();
+            let Some(flow) = known.filter(|f| f.layer == INPUT && !f.scanned) else { continue };
+            let (Some(dtype), Some(stats)) = (t.dtype(), self.scan(t)) else { continue };
+            let found = stats.non_finite() > 0;
+            let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
+            entry.operator = DATA.into();
+            let index = self.trace.push(entry);
+            self.trace.scanned.insert(t.content(), index);
+            self.flow.insert(t.storage, Flow { non_finite: found, scanned: true, ..flow });
+            non_finite |= found;
+        }
+        non_finite
+    }
+
+    /// Follows one output; returns the token of its hook, or 0.
+    pub(super) fn output(&mut self, t: &RawTensor, running: &Running, same_memory: bool) -> u64 {
+        let mut flow = Flow { layer: running.layer, non_finite: running.non_finite, scanned: false };
+        let seen = same_memory || self.trace.scanned.contains_key(&t.content());
+        let mut token = 0;
+        if !seen && t.tracked != 0 && self.trace.passed.insert(t.content()) {
+            if let Some(stats) = self.scan(t) {
+                flow.non_finite = stats.non_finite() > 0;
+                flow.scanned = true;
+                token = self.add_activation(t, running, stats);
+            }
+        } else if let Some(known) = self.flow.get(&t.storage).filter(|_| seen) {
+            flow.non_finite = known.non_finite;
+            flow.scanned = known.scanned;
+        }
+        self.flow.insert(t.storage, flow);
+        token
+    }
+
+    pub(super) fn add_activation(&mut self, t: &RawTensor, running: &Running, stats: Stats) -> u64 {
+        let mut entry = Entry::new(running.layer, Probe::Activation, t.dtype().unwrap_or(Dtype::F32), stats);
+        entry.op = running.op;
+        entry.inherited = running.non_finite;
+        let index = self.trace.push(entry);
+        self.trace.scanned.insert(t.content(), index);
+        if let Some(operator) = running.op.and_then(|op| self.trace.operators.get_mut(op.0 as usize)) {
+            operator.output.get_or_insert(index);
+        }
+        u64::from(self.serial) << 32 | (index as u64 + 1)
+    }
+}

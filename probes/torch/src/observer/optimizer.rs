@@ -1,0 +1,95 @@
+//! The optimizer: what it does to each parameter, and what parameters and buffers hold after the step.
+
+use ampdoctor::observation::Probe;
+use ampdoctor::scan::Dtype;
+
+use super::border::{RawOp, tensor};
+use super::state::{State, is_in_place, is_unscale};
+use super::trace::Entry;
+use super::updates::Update;
+
+impl State {
+    /// Optimizer operators, and whoever first looks at the gradients after backward. SGD in C++ steps `p.data()`, which is outside of
+    /// autograd even where autograd records.
+    pub(super) fn outside_of_autograd(&mut self, name: &str, op: &RawOp) {
+        if self.gradients_pending && (is_unscale(name) || op.grad_mode == 0 && self.touches_gradients(op)) {
+            self.scan_gradients();
+        }
+        if let Some(param) = self.changes_parameter(name, op) {
+            if self.gradients_pending {
+                self.scan_gradients();
+            }
+            self.update_starts(param, name);
+        }
+    }
+
+    /// The parameter that an in-place operator is about to change.
+    pub(super) fn changes_parameter(&self, name: &str, op: &RawOp) -> Option<usize> {
+        if !is_in_place(name) {
+            return None;
+        }
+        let param = op.tensors().first().and_then(|t| self.params.find(t.storage))?;
+        self.params.get(param).is_some_and(|p| p.parameter).then_some(param)
+    }
+
+    pub(super) fn update_starts(&mut self, param: usize, name: &str) {
+        if self.updates.open_param().is_some_and(|open| open != param) {
+            self.close_update();
+        }
+        self.updated = true;
+        let Some(described) = self.params.get(param).and_then(|p| tensor::describe(&p.tensor)) else { return };
+        if let Some(view) = described.view() {
+            self.update_unconfirmed = self.updates.begin(param, name, &view) && !name.starts_with('_');
+        }
+    }
+
+    /// The parameter being changed is done: its value and its change are entries.
+    pub(super) fn close_update(&mut self) {
+        let Some(param) = self.updates.open_param().and_then(|i| self.params.get(i)) else { return };
+        let Some(described) = tensor::describe(&param.tensor) else { return self.updates.abandon() };
+        let Some(view) = described.view() else { return self.updates.abandon() };
+        let dtype = view.dtype;
+        if let Some(update) = self.updates.close(&view) {
+            self.add_update(update, dtype, described.version);
+        }
+    }
+
+    pub(super) fn add_update(&mut self, update: Update, dtype: Dtype, version: u32) {
+        let Some(param) = self.params.get_mut(update.param) else { return };
+        param.scanned_version = Some(version);
+        let (layer, tensor) = (param.layer, param.tensor_name.clone());
+        let inherited = update.value.non_finite() > 0;
+        let mut change = Entry::new(layer, Probe::Update, dtype, update.change);
+        change.operator = update.operator;
+        change.tensor = tensor.clone();
+        change.inherited = inherited;
+        let mut value = Entry::new(layer, Probe::Param, dtype, update.value);
+        value.tensor = tensor;
+        self.trace.push(change);
+        self.trace.push(value);
+    }
+
+    /// Parameters and buffers whose content changed since they were last scanned.
+    pub(super) fn scan_changed_params(&mut self) {
+        for index in 0..self.params.len() {
+            let Some(param) = self.params.get(index) else { continue };
+            let version = tensor::version(&param.tensor);
+            // Batch norm changes its running statistics without counting a version.
+            if param.parameter && param.scanned_version == Some(version) {
+                continue;
+            }
+            let Some(described) = tensor::describe(&param.tensor) else { continue };
+            let probe = if param.parameter { Probe::Param } else { Probe::Buffer };
+            let (layer, name) = (param.layer, param.tensor_name.clone());
+            // Counters of batches are no floating-point data.
+            let Some(dtype) = described.dtype() else { continue };
+            let Some(stats) = self.scan(&described) else { continue };
+            let mut entry = Entry::new(layer, probe, dtype, stats);
+            entry.tensor = name;
+            self.trace.push(entry);
+            if let Some(param) = self.params.get_mut(index) {
+                param.scanned_version = Some(version);
+            }
+        }
+    }
+}

@@ -60,12 +60,8 @@ impl RawTensor {
     /// The tensor's memory, where it can be read and has a dtype that is scanned.
     pub(crate) fn view(&self) -> Option<TensorView<'_>> {
         let dtype = self.dtype()?;
-        (self.readable != 0).then(|| TensorView {
-            data: self.data.cast(),
-            dtype,
-            sizes: self.sizes(),
-            strides: self.strides(),
-        })
+        let view = TensorView::new(self.data.cast(), dtype, self.sizes(), self.strides()).ok()?;
+        (self.readable != 0).then_some(view)
     }
 
     /// Identity of the memory's content within one step.

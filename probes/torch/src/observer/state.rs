@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ampdoctor::observation::{Probe, ScalerConfig, ScalerEvent};
-use ampdoctor::scan::{Dtype, Stats, scan};
+use ampdoctor::observation::{ScalerConfig, ScalerEvent};
+use ampdoctor::scan::{Stats, scan};
 
-use super::border::{Content, RawOp, RawTensor, tensor};
+use super::border::{Content, RawOp, RawTensor};
 use super::foreign::ForeignScaler;
-use super::layers::{INPUT, LayerId, Layers};
+use super::layers::{LayerId, Layers};
 use super::params::ParamTable;
-use super::trace::{Entry, OpId, Operator, Trace};
-use super::updates::{Update, Updates};
+use super::trace::{OpId, Trace};
+use super::updates::Updates;
 
 /// Operators of one step that are followed; a loop that never calls `doctor.step` must not fill the memory.
 const MAX_OPERATORS: usize = 200_000;

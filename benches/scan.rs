@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use ampdoctor::scan::{Dtype, Kernel, TensorView, scan_difference, scan_update, scan_with};
+use ampdoctor::scan::{Dtype, Kernel, TensorView, scan_difference, scan_with};
 use half::{bf16, f16};
 
 const BYTES: usize = 64 << 20;
@@ -108,12 +108,7 @@ fn large(dtype: Dtype, data: Data) {
         // SAFETY: the view covers a slice.
         black_box(unsafe { scan_difference(view, old) });
     };
-    let update = |view: &TensorView<'_>, old: &[u8]| {
-        // SAFETY: the view covers a slice.
-        black_box(unsafe { scan_update(view, old) });
-    };
     contestants.push(("difference", 2, on_views(dtype, difference)));
-    contestants.push(("update", 2, on_views(dtype, update)));
     println!("\n{} {data:?}: 64 MB, {ROUNDS} interleaved rounds", dtype.name());
     report(&new, &old, &contestants);
 }

@@ -55,16 +55,3 @@ pub(super) fn difference(kernel: Kernel, dtype: Dtype, new: &[u8], old: &[u8]) -
     scanner.feed(new, Some(old));
     scanner.finish()
 }
-
-/// The statistics of `new` and of `new - old`: each block is looked at twice while it is in the cache.
-pub(super) fn update(kernel: Kernel, dtype: Dtype, new: &[u8], old: &[u8]) -> (Stats, Stats) {
-    let (mut value, mut change) = (Scanner::new(kernel, dtype), Scanner::new(kernel, dtype));
-    let size = Scanner::block_bytes(dtype);
-    for (new, old) in new.chunks(size).zip(old.chunks(size)) {
-        value.feed(new, None);
-        change.feed(new, Some(old));
-    }
-    // In the order of nesting: the first to come restores the processor's state last.
-    let change = change.finish();
-    (value.finish(), change)
-}

@@ -28,8 +28,6 @@
 //!   per cycle: gradients rarely spread over more than 40.
 //! * A block with a NaN or an infinity is swept twice, and so is one of `bf16` whose largest element is below 2^-50 or above 2^58,
 //!   where squares would leave `f32`: runs that have them are about to be looked at by a person.
-//! * [`scan_update`] looks at the new values twice in the cache instead of sharing one look, and on one thread costs about a
-//!   tenth more time than two scans: arithmetic is its bottleneck. It reads the new values from memory once.
 //! * Views with gaps are copied together an element at a time: LibTorch hands over few of them.
 //! * `f64` counts its exponents in tables: nobody trains in it.
 
@@ -118,19 +116,6 @@ pub unsafe fn scan_difference(new: &TensorView<'_>, old: &[u8]) -> Stats {
     // SAFETY: the caller's promise, passed on.
     let bytes = unsafe { bytes_like(new, old) };
     dense::difference(Kernel::best(), new.dtype, bytes, old)
-}
-
-/// The statistics of `new` and those of `new - old`, in one pass over memory: [`scan`] and [`scan_difference`] in one.
-///
-/// # Panics
-/// As [`scan_difference`].
-///
-/// # Safety
-/// As for [`scan`].
-pub unsafe fn scan_update(new: &TensorView<'_>, old: &[u8]) -> (Stats, Stats) {
-    // SAFETY: the caller's promise, passed on.
-    let bytes = unsafe { bytes_like(new, old) };
-    dense::update(Kernel::best(), new.dtype, bytes, old)
 }
 
 /// The memory of a dense view that is as long as `old`.

@@ -3,7 +3,7 @@
 //! Optimizers step one parameter after the other, so a copy of one parameter at a time is enough: when an operator changes
 //! another parameter, the previous one is done.
 
-use ampdoctor::scan::{Stats, TensorView, scan_update};
+use ampdoctor::scan::{Stats, TensorView, scan, scan_difference};
 
 /// A parameter while it is being changed.
 struct Open {
@@ -56,7 +56,7 @@ impl Updates {
             return None;
         }
         // SAFETY: `now` is the memory of a live parameter, dense, and the copy is as long.
-        let (value, change) = unsafe { scan_update(now, &self.before) };
+        let (value, change) = unsafe { (scan(now), scan_difference(now, &self.before)) };
         Some(Update { param: open.param, operator: open.operator, value, change })
     }
 

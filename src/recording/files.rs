@@ -64,23 +64,37 @@ fn describe(entry: &fs::DirEntry) -> (bool, String) {
 /// Creates the recording of `rank`. One that is there already is never written to: it is moved to `rank-<n>.amprec.<k>`, with
 /// the lowest `k` above all others, which no reader takes for a rank.
 pub(super) fn create(run: &Path, rank: u32) -> Result<(PathBuf, File), WriteError> {
-    let refuse = |what, path: &Path| {
-        let path = path.to_path_buf();
-        move |source: io::Error| WriteError::Create { what, source: Arc::new(source), path }
-    };
     fs::create_dir_all(run).map_err(refuse("create the run directory", run))?;
     let path = recording_path(run, rank);
     loop {
         // O_APPEND: whatever else writes to the file, no frame is ever laid over another.
         match OpenOptions::new().append(true).create_new(true).open(&path) {
             Ok(file) => return Ok((path, file)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let aside = free_name(run, &path).map_err(refuse("list the run directory", run))?;
-                fs::rename(&path, aside).map_err(refuse("move an older recording aside", &path))?;
-            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => move_aside(run, &path)?,
             Err(error) => return Err(refuse("create the recording", &path)(error)),
         }
     }
+}
+
+/// Moves a recording to the next free name that no reader takes for a rank.
+pub(super) fn move_aside(run: &Path, path: &Path) -> Result<(), WriteError> {
+    let aside = free_name(run, path).map_err(refuse("list the run directory", run))?;
+    fs::rename(path, aside).map_err(refuse("move an older recording aside", path))
+}
+
+/// The recordings in a run directory, for somebody who is about to write there.
+pub(super) fn recordings(run: &Path) -> Result<Vec<PathBuf>, WriteError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(run).map_err(refuse("list the run directory", run))? {
+        let path = entry.map_err(refuse("list the run directory", run))?.path();
+        found.extend(rank_of(&path).map(|_| path));
+    }
+    Ok(found)
+}
+
+fn refuse(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WriteError + use<> {
+    let path = path.to_path_buf();
+    move |source| WriteError::Create { what, source: Arc::new(source), path }
 }
 
 fn free_name(run: &Path, path: &Path) -> io::Result<PathBuf> {

@@ -21,6 +21,7 @@ mod frame;
 mod integrity;
 mod reader;
 mod recorder;
+mod run_dir;
 #[rustfmt::skip] // As prost generates it.
 mod schema;
 mod writer;
@@ -33,6 +34,7 @@ pub use follower::{Follower, News};
 pub use integrity::{Damage, Integrity};
 pub use reader::{Recording, Records, rank_files, read_run};
 pub use recorder::Recorder;
+pub use run_dir::{RUNS, new_run_dir, set_aside};
 
 /// The version of the format that this ampdoctor writes, and the highest that it reads.
 pub const FORMAT_VERSION: u32 = 1;

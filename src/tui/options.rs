@@ -13,7 +13,7 @@ pub enum WatchTarget {
     Command {
         /// The program and its arguments; never empty.
         command: Vec<OsString>,
-        /// The run directory; created when it does not exist, refused when it already holds a recording.
+        /// The run directory; created when it does not exist.
         run: PathBuf,
     },
 }

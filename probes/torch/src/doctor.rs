@@ -191,8 +191,8 @@ impl DoctorBuilder {
         }
         let sampler = Sampler::new(self.sampling);
         let session = Arc::new(Session::new(stores, sampler.first()));
-        let info = self.run_info(&session);
-        let dir = self.run.clone().unwrap_or_else(run_dir::default_dir);
+        let dir = self.run.clone().map_or_else(run_dir::default_dir, Ok)?;
+        let info = self.run_info(&session, &dir);
         let recorder = Recorder::create(&dir, &info).map_err(|e| e.to_string())?;
         let observer = Observer::install(&session).ok_or("LibTorch refused the observer")?;
         let listener: Weak<Session> = Arc::downgrade(&session);
@@ -217,8 +217,7 @@ impl DoctorBuilder {
         })
     }
 
-    fn run_info(&self, session: &Session) -> RunInfo {
-        let dir = self.run.clone().unwrap_or_else(run_dir::default_dir);
+    fn run_info(&self, session: &Session, dir: &Path) -> RunInfo {
         RunInfo {
             name: dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned()),
             command: self

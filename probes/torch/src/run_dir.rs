@@ -1,15 +1,17 @@
 //! Where a run is recorded, and what the environment says of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `AMPDOCTOR_RUN`, or a new directory under `ampdoctor-runs/` named after the program and the time.
-pub(crate) fn default_dir() -> PathBuf {
+use ampdoctor::recording::{RUNS, new_run_dir};
+
+/// `AMPDOCTOR_RUN`, or a new directory under `ampdoctor-runs/` named after the time and the program.
+pub(crate) fn default_dir() -> Result<PathBuf, String> {
     match std::env::var_os("AMPDOCTOR_RUN").filter(|dir| !dir.is_empty()) {
-        Some(dir) => PathBuf::from(dir),
-        None => {
-            PathBuf::from("ampdoctor-runs").join(format!("{}-{}-{}", program(), unix_ms() / 1000, std::process::id()))
-        }
+        Some(dir) => Ok(PathBuf::from(dir)),
+        None => new_run_dir(Path::new(RUNS), &program(), SystemTime::now()).map_err(|error| {
+            format!("could not create a run directory in {RUNS}: {error}; set AMPDOCTOR_RUN to one that can be written")
+        }),
     }
 }
 

@@ -6,8 +6,8 @@ use super::Fault;
 use crate::amp::Precision;
 use crate::options::Options;
 
-/// Without it the largest gradients stand between 2^-8 and 1 in these models; with it nearly all are below 2^-24.
-const TINY_SCALE: f64 = 1.0 / 1_048_576.0;
+/// The largest gradients of these models stand between 2^-10 and 2^-6: with it all are below 2^-20, and those of most layers are lost.
+const TINY_SCALE: f64 = 1.0 / 16_384.0;
 /// At the usual scales the largest gradient of a layer stands between 2^2 and 2^12: next to nothing is left of it, and of most layers a few
 /// subnormals.
 const SHRINK: f64 = 1.0 / (1u64 << 34) as f64;
@@ -20,7 +20,7 @@ impl Fault for Underflow {
     }
 
     fn about(&self) -> &'static str {
-        "gradients below what FP16 holds: by a static loss scale of 2^-20, or with :LAYER in the gradient of that layer"
+        "gradients below what FP16 holds: by a static loss scale of 2^-14, or with :LAYER in the gradient of that layer"
     }
 
     fn prepare(&self, options: &mut Options) -> Vec<String> {

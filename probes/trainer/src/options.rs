@@ -56,7 +56,7 @@ pub struct Options {
     /// Train without the doctor
     #[arg(long, conflicts_with_all = ["every", "run"])]
     pub no_doctor: bool,
-    /// Plant a fault: NAME[@STEP][:LAYER]; see --list-faults
+    /// Plant a fault: `NAME[@STEP][:LAYER]`; see --list-faults
     #[arg(long, value_name = "FAULT")]
     pub fault: Option<FaultSpec>,
     /// List the faults, one a line, the name first

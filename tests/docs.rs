@@ -74,3 +74,23 @@ fn the_command_line_is_documented_as_it_is() {
     }
     keep(&docs().join("cli.md"), &text);
 }
+
+#[test]
+fn the_readme_shows_the_dashboard_as_the_program_draws_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let arguments = ["watch", "fixtures/recordings/digits-fp16", "--once", "--size", "100x30"];
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_ampdoctor"))
+        .args(arguments)
+        .current_dir(root)
+        .env_clear()
+        .env("LANG", "C.UTF-8")
+        .output()
+        .unwrap();
+    let frame = String::from_utf8(output.stdout).unwrap();
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let (before, rest) = readme.split_once("--once --size 100x30` -->\n```text\n").expect("the place of the picture");
+    let (_, after) = rest.split_once("```\n").expect("its end");
+    let lines: Vec<&str> = frame.trim_end().lines().map(str::trim_end).collect();
+    let expected = format!("{before}--once --size 100x30` -->\n```text\n{}\n```\n{after}", lines.join("\n"));
+    keep(&root.join("README.md"), &expected);
+}

@@ -142,10 +142,12 @@ pub(super) fn compare(site: &SiteSummary, stats: &Stats, now: f64, exponent: i32
 
 /// `leaves the largest gradient of the run (0.02 unscaled) 3 bits of headroom`.
 pub(super) fn headroom(advice: &ScaleAdvice<'_>, exponent: i32) -> String {
+    let bits = advice.headroom_bits(exponent).floor();
     format!(
-        "the largest gradient of the run ({} unscaled) still has {} bits of headroom",
+        "the largest gradient of the run ({} unscaled) still has {} bit{} of headroom",
         number(advice.max_unscaled),
-        number(advice.headroom_bits(exponent).floor())
+        number(bits),
+        if bits == 1.0 { "" } else { "s" }
     )
 }
 

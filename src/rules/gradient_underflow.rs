@@ -341,7 +341,9 @@ fn remedy(
         let compared = compare(shown.site, &shown.latest.stats, now.unwrap_or(1.0), exponent);
         format!("{set}: {compared}, and {fits}.")
     } else {
-        format!("{set}: a gradient of which nothing is left cannot say which scale it needs, so begin there and look again; {fits}.")
+        format!(
+            "{set}: a gradient of which nothing is left cannot say which scale it needs, so begin there and look again; {fits}."
+        )
     }
 }
 

@@ -20,7 +20,7 @@ use clap::Parser;
 #[command(name = "ampdoctor-bench", version)]
 struct Options {
     /// Rounds in which every contestant runs once; the medians are taken over them
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Measure only the shapes with this text in their name: transformer, conv, mlp, scan
     #[arg(long, default_value = "")]

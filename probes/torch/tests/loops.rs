@@ -333,3 +333,21 @@ fn the_run_is_described_with_its_parameters() {
         (vec!["train".to_owned()], "LibTorch 2.13.0", "cpu")
     );
 }
+
+#[test]
+fn a_causal_mask_does_not_make_every_step_a_full_one() {
+    let vs = store(16);
+    let fc = nn::linear(vs.root() / "fc", 8, 8, Default::default());
+    let mask = Tensor::ones([8, 8], (Kind::Bool, Device::Cpu)).triu(1);
+    let run = observe_with(Doctor::builder().every(5), &vs, |doctor| {
+        for _ in 0..10 {
+            let scores = fc.forward(&batch().0.narrow(0, 0, 8)).masked_fill(&mask, f64::NEG_INFINITY);
+            let loss = scores.softmax(-1, Kind::Float).square().mean(Kind::Float);
+            loss.backward();
+            doctor.step(&loss);
+        }
+    });
+    assert!(run.at(0, |s| s.operator == "masked_fill").iter().any(|o| o.stats.neg_inf > 0));
+    let full: Vec<u64> = run.steps.iter().filter(|s| s.tier == Tier::Full).map(|s| s.index).collect();
+    assert_eq!(full, [0, 5]);
+}

@@ -17,10 +17,10 @@ use super::state::State;
 use crate::events::{self, Listener, Signal};
 
 impl StepTrace {
-    /// Whether the step was skipped, or something in it was not finite.
+    /// Whether the step was skipped, or something in it was not finite that no mask put there.
     pub(crate) fn is_alarming(&self) -> bool {
         let skipped = |event: &ScalerEvent| matches!(event, ScalerEvent::Stepped { applied: false, .. });
-        self.scaler.iter().any(skipped) || self.observations.iter().any(|o| o.stats.non_finite() > 0)
+        self.scaler.iter().any(skipped) || self.non_finite
     }
 }
 
@@ -46,6 +46,8 @@ pub(crate) struct StepTrace {
     pub blind_spots: BTreeSet<String>,
     pub callback_ns: u64,
     pub full: bool,
+    /// Whether a value was not finite, other than the -inf of a mask.
+    pub non_finite: bool,
 }
 
 impl Session {
@@ -107,7 +109,9 @@ impl Session {
         let scaler = if own.is_empty() { state.foreign.take_events(updated) } else { own };
         let scaler_config = state.scaler_config.take().or_else(|| state.foreign.config.take());
         let trace = std::mem::take(&mut state.trace);
+        let non_finite = trace.has_fault();
         let taken = StepTrace {
+            non_finite,
             observations: trace.observations(&state.layers, intern),
             loss_scale: state.loss_scale.or(state.foreign.scale).or_else(|| scale_of(&scaler)),
             scaler,

@@ -124,6 +124,14 @@ impl Trace {
         output.is_some_and(|o| o.stats.non_finite() > 0 || o.gradient_non_finite)
     }
 
+    /// Whether a tensor was not finite. The -inf in an activation alone is no sign of a fault: causal masks put it there.
+    pub(super) fn has_fault(&self) -> bool {
+        self.entries.iter().any(|e| match e.probe {
+            Probe::Activation => e.stats.nan + e.stats.pos_inf > 0,
+            _ => e.stats.non_finite() > 0,
+        })
+    }
+
     /// The entries that count, as observations, and their sites numbered by `intern`.
     ///
     /// An activation counts when backward reached it, or when there was no backward at all and it is not finite.

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -47,16 +48,35 @@ struct Watch {
   std::atomic<bool> other_profiler{false};
   // A weak reference keeps a StorageImpl's address from being used again within the step, and keeps no data alive.
   std::vector<WeakStorage> remembered;
+  std::mutex remembering;  // a doctor may be stepped or dropped on another thread than the one observed
+
+  void remember(const at::Tensor& t) {
+    const std::lock_guard<std::mutex> lock(remembering);
+    remembered.push_back(t.storage().getWeakStorageImpl());
+  }
+  void forget() {
+    const std::lock_guard<std::mutex> lock(remembering);
+    remembered.clear();
+  }
 };
 
 using Observer = std::shared_ptr<Watch>;
 
 // The last observer installed anywhere, for backward threads that LibTorch started itself.
-std::weak_ptr<Watch>& latest_observer() {
-  static std::weak_ptr<Watch> latest;
-  return latest;
+std::mutex latest_mutex;
+std::weak_ptr<Watch> latest;
+
+void set_latest(const Observer& watch) {
+  const std::lock_guard<std::mutex> lock(latest_mutex);
+  latest = watch;
 }
-std::atomic<bool> several_observers{false};
+
+Observer get_latest() {
+  const std::lock_guard<std::mutex> lock(latest_mutex);
+  return latest.lock();
+}
+
+std::atomic<int> observers{0};
 
 struct Thread {
   Observer observer;
@@ -163,7 +183,7 @@ void report_failure(const Observer& observer, const char* where) {
 Observer observer_of(Thread& t) {
   if (t.observer) return t.observer;
   // A backward thread of autograd: unambiguous only while one observer lives.
-  return several_observers.load(std::memory_order_relaxed) ? nullptr : latest_observer().lock();
+  return observers.load(std::memory_order_relaxed) > 1 ? nullptr : get_latest();
 }
 
 bool other_callbacks(const Watch& observer) {
@@ -255,7 +275,7 @@ void report_end(const Observer& observer, const at::RecordFunction& fn) {
       if (!describe(t, &out, t.is_cpu() || t.grad_fn() != nullptr)) return;
       described.tensors.push_back(out);
       outputs.push_back(t);
-      if (out.storage != 0) observer->remembered.push_back(t.storage().getWeakStorageImpl());
+      if (out.storage != 0) observer->remember(t);
     });
   }
   c10::SmallVector<uint64_t, 8> tokens(described.tensors.size(), 0);
@@ -316,13 +336,13 @@ ampd_observer* ampd_observer_install(void* session) {
     auto watch = std::make_shared<Watch>();
     watch->session = std::make_shared<Session>(session);
     Thread& t = thread();
-    const auto before = latest_observer().lock();
-    several_observers = before && before->active;
-    latest_observer() = watch;
-    t.observer = watch;
+    auto observer = std::make_unique<ampd_observer>(ampd_observer{watch});
     watch_thread(t);
     watch->other_profiler = at::hasGlobalCallbacks();
-    return new ampd_observer{std::move(watch)};
+    t.observer = watch;
+    set_latest(watch);
+    observers++;
+    return observer.release();
   } catch (...) {
     return nullptr;
   }
@@ -352,13 +372,14 @@ int ampd_observer_enable(ampd_observer* observer, int enabled) {
 }
 
 void ampd_observer_step(ampd_observer* observer) {
-  observer->watch->remembered.clear();
+  observer->watch->forget();
   observer->watch->other_profiler = at::hasGlobalCallbacks();
 }
 
 void ampd_observer_remove(ampd_observer* observer) {
   observer->watch->active = false;
-  observer->watch->remembered.clear();
+  observers--;
+  observer->watch->forget();
   Thread& t = thread();
   if (t.observer == observer->watch) {
     try {

@@ -5,6 +5,8 @@
 // callbacks on to the device threads that run backward.
 #include "observer.h"
 
+#include "describe.h"
+
 #include <ATen/ATen.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
@@ -20,6 +22,9 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+using ampdoctor::describe;
+using ampdoctor::each_tensor;
 
 namespace {
 
@@ -84,72 +89,11 @@ struct Thread {
   bool enabled = false;
   int operators = 0;  // open operators, where nested ones cannot be hidden
   int backward = 0;   // open evaluate_function records
-  std::vector<at::Tensor> copies;
 };
 
 Thread& thread() {
   static thread_local Thread t;
   return t;
-}
-
-int32_t dtype_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kHalf: return AMPD_F16;
-    case at::kBFloat16: return AMPD_BF16;
-    case at::kFloat: return AMPD_F32;
-    case at::kDouble: return AMPD_F64;
-    default: return AMPD_OTHER;
-  }
-}
-
-// A copy in host memory, made without a trace in autograd and without calling back.
-const at::Tensor& host_copy(const at::Tensor& t) {
-  at::DisableRecordFunctionGuard silent;
-  at::NoGradGuard no_grad;
-  auto& copies = thread().copies;
-  copies.push_back(t.detach().to(at::kCPU));
-  return copies.back();
-}
-
-bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
-  std::memset(out, 0, sizeof(*out));
-  out->dtype = AMPD_OTHER;
-  if (!t.defined()) return false;
-  out->dtype = dtype_of(t);
-  out->trainable = t.requires_grad();
-  out->tracked = t.grad_fn() != nullptr;
-  const auto* impl = t.unsafeGetTensorImpl();
-  if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
-  out->storage = reinterpret_cast<uintptr_t>(t.storage().unsafeGetStorageImpl());
-  out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
-  const at::Tensor* readable = &t;
-  if (!t.is_cpu()) {
-    if (t.is_meta()) return true;
-    if (with_data && out->dtype != AMPD_OTHER) readable = &host_copy(t);
-  }
-  out->sizes = readable->sizes().data();
-  out->strides = readable->strides().data();
-  out->rank = static_cast<int32_t>(readable->dim());
-  if (!readable->is_cpu()) return true;
-  out->data = readable->const_data_ptr();
-  out->readable = 1;
-  return true;
-}
-
-template <class F>
-void each_tensor(const c10::IValue& value, F&& f) {
-  if (value.isTensor()) {
-    f(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& t : value.toTensorList()) f(t);
-  } else if (value.isTuple()) {
-    for (const auto& element : value.toTupleRef().elements()) each_tensor(element, f);
-  } else if (value.isList()) {
-    const auto list = value.toListRef();
-    if (!list.empty() && (list[0].isTensor() || list[0].isNone())) {
-      for (const auto& element : list) each_tensor(element, f);
-    }
-  }
 }
 
 struct Described {
@@ -243,7 +187,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   } catch (...) {
     report_failure(observer, "operator start");
   }
-  t.copies.clear();
+  ampdoctor::release_copies();
   return context;
 }
 
@@ -262,7 +206,7 @@ void add_hook(const Observer& observer, const at::Tensor& output, uint64_t token
     } catch (...) {
       ampd_on_failure(session->handle, "gradient hook", "an unknown C++ exception");
     }
-    thread().copies.clear();
+    ampdoctor::release_copies();
   });
 }
 
@@ -302,7 +246,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* raw) {
     } catch (...) {
       report_failure(context->observer, "operator end");
     }
-    t.copies.clear();
+    ampdoctor::release_copies();
   }
   if (context->counts) t.operators--;
   if (context->hides_nested) at::enableRecordFunction(true);
@@ -393,40 +337,6 @@ void ampd_observer_remove(ampd_observer* observer) {
   }
   delete observer;
 }
-
-int ampd_describe(const void* tensor, ampd_tensor* out) {
-  try {
-    return describe(*static_cast<const at::Tensor*>(tensor), out, true);
-  } catch (...) {
-    return 0;
-  }
-}
-
-int ampd_describe_gradient(const void* tensor, ampd_tensor* out) {
-  try {
-    const at::Tensor& gradient = static_cast<const at::Tensor*>(tensor)->grad();
-    return describe(gradient, out, true);
-  } catch (...) {
-    return 0;
-  }
-}
-
-uintptr_t ampd_storage(const void* tensor) {
-  const auto* t = static_cast<const at::Tensor*>(tensor);
-  if (!t->defined() || !t->unsafeGetTensorImpl()->has_storage()) return 0;
-  return reinterpret_cast<uintptr_t>(t->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-}
-
-uintptr_t ampd_identity(const void* tensor) {
-  return reinterpret_cast<uintptr_t>(static_cast<const at::Tensor*>(tensor)->unsafeGetTensorImpl());
-}
-
-uint32_t ampd_version(const void* tensor) {
-  const auto* t = static_cast<const at::Tensor*>(tensor);
-  return !t->defined() || t->is_inference() ? 0 : static_cast<uint32_t>(t->_version());
-}
-
-void ampd_release_copies(void) { thread().copies.clear(); }
 
 const char* ampd_framework_version(void) { return TORCH_VERSION; }
 

@@ -1,0 +1,100 @@
+// Tensors as plain C structs.
+#include "describe.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+
+#include <cstring>
+#include <vector>
+
+namespace {
+
+thread_local std::vector<at::Tensor> copies;
+
+int32_t dtype_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kHalf: return AMPD_F16;
+    case at::kBFloat16: return AMPD_BF16;
+    case at::kFloat: return AMPD_F32;
+    case at::kDouble: return AMPD_F64;
+    default: return AMPD_OTHER;
+  }
+}
+
+// A copy in host memory, made without a trace in autograd and without calling back.
+const at::Tensor& host_copy(const at::Tensor& t) {
+  at::DisableRecordFunctionGuard silent;
+  at::NoGradGuard no_grad;
+  copies.push_back(t.detach().to(at::kCPU));
+  return copies.back();
+}
+
+}  // namespace
+
+namespace ampdoctor {
+
+bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
+  std::memset(out, 0, sizeof(*out));
+  out->dtype = AMPD_OTHER;
+  if (!t.defined()) return false;
+  out->dtype = dtype_of(t);
+  out->trainable = t.requires_grad();
+  out->tracked = t.grad_fn() != nullptr;
+  const auto* impl = t.unsafeGetTensorImpl();
+  if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
+  out->storage = reinterpret_cast<uintptr_t>(t.storage().unsafeGetStorageImpl());
+  out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
+  const at::Tensor* readable = &t;
+  if (!t.is_cpu()) {
+    if (t.is_meta()) return true;
+    if (with_data && out->dtype != AMPD_OTHER) readable = &host_copy(t);
+  }
+  out->sizes = readable->sizes().data();
+  out->strides = readable->strides().data();
+  out->rank = static_cast<int32_t>(readable->dim());
+  if (!readable->is_cpu()) return true;
+  out->data = readable->const_data_ptr();
+  out->readable = 1;
+  return true;
+}
+
+void release_copies() { copies.clear(); }
+
+}  // namespace ampdoctor
+
+extern "C" {
+
+int ampd_describe(const void* tensor, ampd_tensor* out) {
+  try {
+    return ampdoctor::describe(*static_cast<const at::Tensor*>(tensor), out, true);
+  } catch (...) {
+    return 0;
+  }
+}
+
+int ampd_describe_gradient(const void* tensor, ampd_tensor* out) {
+  try {
+    const at::Tensor& gradient = static_cast<const at::Tensor*>(tensor)->grad();
+    return ampdoctor::describe(gradient, out, true);
+  } catch (...) {
+    return 0;
+  }
+}
+
+uintptr_t ampd_storage(const void* tensor) {
+  const auto* t = static_cast<const at::Tensor*>(tensor);
+  if (!t->defined() || !t->unsafeGetTensorImpl()->has_storage()) return 0;
+  return reinterpret_cast<uintptr_t>(t->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+uintptr_t ampd_identity(const void* tensor) {
+  return reinterpret_cast<uintptr_t>(static_cast<const at::Tensor*>(tensor)->unsafeGetTensorImpl());
+}
+
+uint32_t ampd_version(const void* tensor) {
+  const auto* t = static_cast<const at::Tensor*>(tensor);
+  return !t->defined() || t->is_inference() ? 0 : static_cast<uint32_t>(t->_version());
+}
+
+void ampd_release_copies(void) { ampdoctor::release_copies(); }
+}

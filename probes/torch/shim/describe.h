@@ -1,0 +1,33 @@
+// What a tensor looks like to the observer.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "observer.h"
+
+namespace ampdoctor {
+
+// Fills `out`; false where the tensor is undefined. `with_data` copies a device's tensor to the host, until release_copies().
+bool describe(const at::Tensor& tensor, ampd_tensor* out, bool with_data);
+
+// Lets go of what this thread copied to the host.
+void release_copies();
+
+// Calls `f` with every tensor in an operator's argument or result: alone, in a list or in a tuple.
+template <class F>
+void each_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    f(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorList()) f(t);
+  } else if (value.isTuple()) {
+    for (const auto& element : value.toTupleRef().elements()) each_tensor(element, f);
+  } else if (value.isList()) {
+    const auto list = value.toListRef();
+    if (!list.empty() && (list[0].isTensor() || list[0].isNone())) {
+      for (const auto& element : list) each_tensor(element, f);
+    }
+  }
+}
+
+}  // namespace ampdoctor

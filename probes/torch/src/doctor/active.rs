@@ -1,0 +1,245 @@
+//! A doctor at work: it ends each step, hands it to the recorder and says which step is watched next.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use ampdoctor::observation::{Cost, EndReason, Note, NoteKind, Sampling, Step, Tier};
+use ampdoctor::recording::Recorder;
+
+use crate::events;
+use crate::observer::{Observer, Session, StepTrace};
+use crate::report::RunReport;
+use crate::sampling::{Sampler, StepFacts};
+
+/// A doctor at work.
+pub(super) struct Active {
+    session: Arc<Session>,
+    observer: Observer,
+    recorder: Recorder,
+    sampler: Sampler,
+    sampling: Sampling,
+    began: Instant,
+    step_began: Instant,
+    index: u64,
+    lr: Option<f64>,
+    metrics: Vec<(String, f64)>,
+    said: Vec<String>,
+    contended: u64,
+    detached: bool,
+    foreign: bool,
+}
+
+impl Active {
+    /// Begins the run; our own scaler is heard from here on.
+    pub(super) fn new(
+        session: Arc<Session>,
+        observer: Observer,
+        recorder: Recorder,
+        sampler: Sampler,
+        sampling: Sampling,
+    ) -> Self {
+        let listener: Weak<Session> = Arc::downgrade(&session);
+        events::listen(listener);
+        observer.enable(sampler.first());
+        let now = Instant::now();
+        Self {
+            session,
+            observer,
+            recorder,
+            sampler,
+            sampling,
+            began: now,
+            step_began: now,
+            index: 0,
+            lr: None,
+            metrics: Vec::new(),
+            said: Vec::new(),
+            contended: 0,
+            detached: false,
+            foreign: false,
+        }
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        !self.detached
+    }
+
+    pub(super) fn recording(&self) -> &Path {
+        self.recorder.path()
+    }
+
+    pub(super) fn lr(&mut self, lr: f64) {
+        self.lr = Some(lr);
+    }
+
+    pub(super) fn metric(&mut self, name: &str, value: f64) {
+        self.metrics.push((name.to_owned(), value));
+    }
+
+    /// Ends observing for a reason that lies in the doctor itself.
+    pub(super) fn give_up(&mut self, why: &str) {
+        self.session.fail(why);
+        self.detach();
+    }
+
+    /// Ends the step and begins the next.
+    pub(super) fn step(&mut self, loss: Option<f64>) {
+        let entered = Instant::now();
+        self.observer.enable(false);
+        if self.detached {
+            return;
+        }
+        if self.session.failure().is_some() {
+            return self.detach();
+        }
+        let index = self.index;
+        let work = entered.duration_since(self.step_began);
+        let Self { session, recorder, sampler, .. } = self;
+        let mut full_next = false;
+        let taken = session.take_step(
+            |site| recorder.intern(site),
+            |taken| {
+                let alarming = taken.is_alarming() || loss.is_some_and(|l| !l.is_finite());
+                let callbacks = taken.callback_ns;
+                full_next = sampler.next(StepFacts {
+                    index,
+                    full: taken.full,
+                    work_ns: (work.as_nanos() as u64).saturating_sub(callbacks),
+                    probe_ns: callbacks + entered.elapsed().as_nanos() as u64,
+                    alarming,
+                });
+                full_next
+            },
+        );
+        let Some(taken) = taken else {
+            return self.give_up("the observer's state is lost");
+        };
+        self.foreign = taken.foreign_scaler;
+        self.record(taken, loss, entered);
+        self.index += 1;
+        self.observer.end_step();
+        self.follow_thread();
+        self.observer.enable(full_next || self.foreign && !matches!(self.sampling, Sampling::Off));
+        self.step_began = Instant::now();
+    }
+
+    fn record(&mut self, taken: StepTrace, loss: Option<f64>, entered: Instant) {
+        if let Some(config) = taken.scaler_config {
+            self.recorder.scaler(config);
+        }
+        let blind: Vec<String> = taken.blind_spots.into_iter().filter(|spot| !self.said.contains(spot)).collect();
+        for spot in blind {
+            self.note(NoteKind::BlindSpot, spot.clone());
+            self.said.push(spot);
+        }
+        let contended = self.session.contended();
+        if contended > self.contended {
+            self.contended = contended;
+            self.note_once(
+                NoteKind::BlindSpot,
+                "operators ran on two threads at once; those of one of them were not observed",
+            );
+        }
+        let tier = match (taken.full, taken.foreign_scaler) {
+            (true, _) => Tier::Full,
+            (false, true) => Tier::Light,
+            (false, false) => Tier::Off,
+        };
+        let cost = Cost {
+            step_ns: self.step_began.elapsed().as_nanos() as u64,
+            probe_ns: taken.callback_ns + entered.elapsed().as_nanos() as u64,
+            dropped_steps: self.recorder.dropped_steps(),
+            unscanned: taken.unscanned,
+        };
+        let accepted = self.recorder.step(Step {
+            index: self.index,
+            time_ns: self.began.elapsed().as_nanos() as u64,
+            tier,
+            observations: taken.observations,
+            loss,
+            loss_scale: taken.loss_scale,
+            scaler: taken.scaler,
+            lr: self.lr,
+            metrics: std::mem::take(&mut self.metrics),
+            cost,
+        });
+        if !accepted {
+            self.say_if_recording_failed();
+        }
+    }
+
+    /// A full or broken disk is told when it is met, once; `finish` returns it too.
+    fn say_if_recording_failed(&mut self) {
+        let Some(failure) = self.recorder.failure().map(ToString::to_string) else { return };
+        if !self.said.contains(&failure) {
+            eprintln!("ampdoctor: recording ended at step {}, training goes on: {failure}", self.index);
+            self.said.push(failure);
+        }
+    }
+
+    /// The observer watches one thread; a loop that has moved to another is followed.
+    fn follow_thread(&mut self) {
+        if self.observer.is_here() {
+            return;
+        }
+        if Observer::thread_is_observed() {
+            return self.note_once(NoteKind::BlindSpot, "training moved to a thread that another doctor observes");
+        }
+        let Some(observer) = Observer::install(&self.session) else {
+            return self.note_once(
+                NoteKind::BlindSpot,
+                "training moved to another thread, and LibTorch refused the observer there",
+            );
+        };
+        self.observer = observer;
+        let listener: Weak<Session> = Arc::downgrade(&self.session);
+        events::listen(listener);
+        self.note_once(
+            NoteKind::Information,
+            "training moved to another thread, and the observer followed; the step before it was not observed",
+        );
+    }
+
+    fn note_once(&mut self, kind: NoteKind, text: &str) {
+        if !self.said.iter().any(|said| said == text) {
+            self.said.push(text.to_owned());
+            self.note(kind, text.to_owned());
+        }
+    }
+
+    fn note(&mut self, kind: NoteKind, text: String) {
+        self.recorder.note(Note { step: self.index, kind, text });
+    }
+
+    /// The probe failed: it says so, and observes nothing any more.
+    fn detach(&mut self) {
+        if self.detached {
+            return;
+        }
+        self.detached = true;
+        self.observer.enable(false);
+        let why = self.session.failure().unwrap_or_else(|| "an unknown failure".into());
+        eprintln!("ampdoctor: detached at step {}, training goes on without it: {why}", self.index);
+        self.note(NoteKind::Detached, why);
+    }
+
+    /// Ends the run.
+    pub(super) fn finish(mut self, reason: EndReason) -> RunReport {
+        self.observer.enable(false);
+        if self.session.failure().is_some() {
+            self.detach();
+        }
+        let reason = if self.detached { EndReason::Detached } else { reason };
+        let Self { recorder, observer, index, .. } = self;
+        drop(observer);
+        let dropped = recorder.dropped_steps();
+        match recorder.finish(reason) {
+            Ok(path) => RunReport::new(path, index, dropped),
+            Err(error) => {
+                eprintln!("ampdoctor: the recording is incomplete: {error}");
+                RunReport::incomplete(index, dropped, error)
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! [`Doctor`]: attached to a training loop with two lines.
+
+mod active;
+mod builder;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use ampdoctor::observation::EndReason;
+use tch::nn::VarStore;
+
+pub use builder::DoctorBuilder;
+
+use crate::loss::Loss;
+use crate::report::RunReport;
+use active::Active;
+
+/// Watches a training run; see the crate's documentation for how to attach it.
+///
+/// It never changes the run: parameters, buffers, optimizer state and random numbers are the same, bit for bit, with and without
+/// it. It never ends the run: what fails in it is said once on standard error and in the recording, and training goes on.
+/// Dropping it ends the recording.
+#[must_use = "a doctor that is dropped at once observes nothing"]
+pub struct Doctor {
+    active: Option<Active>,
+}
+
+impl Doctor {
+    /// Attaches a doctor to all parameters and buffers of `vs`, with the default settings: the run directory is
+    /// `$AMPDOCTOR_RUN`, or a new one under `ampdoctor-runs/`; full steps are spaced so that the probe takes at most 2 % of the time.
+    ///
+    /// Where it cannot (a read-only disk, another doctor on this thread), it says so on standard error and is inert.
+    pub fn attach(vs: &VarStore) -> Self {
+        Self::builder().attach(vs)
+    }
+
+    /// Settings other than the default ones.
+    pub fn builder() -> DoctorBuilder {
+        DoctorBuilder::default()
+    }
+
+    /// Ends a step: everything observed since the last call belongs to it. Call it once an optimizer step, after the optimizer, with
+    /// the loss as the loop has it (not the scaled one). Micro-batches of an accumulation belong to one step.
+    ///
+    /// The loss may be a tensor of one element, a number, or `()` where there is none.
+    pub fn step(&mut self, loss: impl Loss) {
+        let Some(active) = &mut self.active else { return };
+        let outcome = catch_unwind(AssertUnwindSafe(|| active.step(loss.value())));
+        if outcome.is_err() {
+            active.give_up("a panic while a step was recorded");
+        }
+    }
+
+    /// Says the learning rate in force; tch has no way to ask an optimizer for it.
+    pub fn lr(&mut self, lr: f64) {
+        if let Some(active) = &mut self.active {
+            active.lr(lr);
+        }
+    }
+
+    /// Records a number of this step under a name, for instance `accuracy`.
+    pub fn metric(&mut self, name: &str, value: f64) {
+        if let Some(active) = &mut self.active {
+            active.metric(name, value);
+        }
+    }
+
+    /// Whether it observes: false where attaching failed or the probe has detached itself.
+    pub fn is_attached(&self) -> bool {
+        self.active.as_ref().is_some_and(Active::is_attached)
+    }
+
+    /// Where the recording lies, if there is one.
+    pub fn recording(&self) -> Option<&Path> {
+        self.active.as_ref().map(Active::recording)
+    }
+
+    /// Ends the run and gives its report.
+    pub fn finish(mut self) -> RunReport {
+        self.active.take().map_or_else(RunReport::nothing, |active| active.finish(EndReason::Finished))
+    }
+}
+
+impl Drop for Doctor {
+    fn drop(&mut self) {
+        let reason = if std::thread::panicking() { EndReason::Panicked } else { EndReason::Dropped };
+        if let Some(active) = self.active.take() {
+            // A failure to write the last record has been said on standard error.
+            let _ = catch_unwind(AssertUnwindSafe(|| active.finish(reason)));
+        }
+    }
+}

@@ -37,18 +37,18 @@ void fail_if_planted(int callback) {
 }
 
 // The observer's side of the border, shared with hooks that may outlive the observer itself.
-struct Session {
+struct Attachment {
   void* handle;
-  explicit Session(void* h) : handle(h) {}
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-  ~Session() { ampd_release_session(handle); }
+  explicit Attachment(void* h) : handle(h) {}
+  Attachment(const Attachment&) = delete;
+  Attachment& operator=(const Attachment&) = delete;
+  ~Attachment() { ampd_release_attachment(handle); }
 };
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 struct Watch {
-  std::shared_ptr<Session> session;
+  std::shared_ptr<Attachment> attachment;
   std::atomic<bool> active{true};
   std::atomic<bool> other_profiler{false};
   // A weak reference keeps a StorageImpl's address from being used again within the step, and keeps no data alive.
@@ -118,9 +118,9 @@ void report_failure(const Observer& observer, const char* where) {
   try {
     throw;
   } catch (const std::exception& e) {
-    ampd_on_failure(observer->session->handle, where, e.what());
+    ampd_on_failure(observer->attachment->handle, where, e.what());
   } catch (...) {
-    ampd_on_failure(observer->session->handle, where, "an unknown C++ exception");
+    ampd_on_failure(observer->attachment->handle, where, "an unknown C++ exception");
   }
 }
 
@@ -148,7 +148,7 @@ void report_start(const Observer& observer, const at::RecordFunction& fn, ampd_o
   ampd_op op{fn.name(), kind, at::GradMode::is_enabled(), sequence, described.tensors.data(), described.tensors.size(),
              scalars.data(), scalars.size()};
   fail_if_planted(AMPD_IN_START);
-  ampd_on_start(observer->session->handle, &op);
+  ampd_on_start(observer->attachment->handle, &op);
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
@@ -161,7 +161,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     context->observer = observer;
     if (fn.scope() == at::RecordScope::FUNCTION && starts_with(name, "autograd::engine::evaluate_function")) {
       context->evaluates = true;
-      if (t.backward++ == 0) ampd_on_backward(observer->session->handle);
+      if (t.backward++ == 0) ampd_on_backward(observer->attachment->handle);
       return context;
     }
     const bool node = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;
@@ -192,19 +192,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 }
 
 void add_hook(const Observer& observer, const at::Tensor& output, uint64_t token) {
-  std::shared_ptr<Session> session = observer->session;
+  std::shared_ptr<Attachment> attachment = observer->attachment;
   // LibTorch takes any throw in a hook for a failure of the user's backward.
-  output.register_hook([session, token](const at::TensorBase& base) {
+  output.register_hook([attachment, token](const at::TensorBase& base) {
     try {
       const at::Tensor gradient(base);
       ampd_tensor described;
       if (!describe(gradient, &described, true)) return;
       fail_if_planted(AMPD_IN_GRADIENT);
-      ampd_on_gradient(session->handle, token, &described);
+      ampd_on_gradient(attachment->handle, token, &described);
     } catch (const std::exception& e) {
-      ampd_on_failure(session->handle, "gradient hook", e.what());
+      ampd_on_failure(attachment->handle, "gradient hook", e.what());
     } catch (...) {
-      ampd_on_failure(session->handle, "gradient hook", "an unknown C++ exception");
+      ampd_on_failure(attachment->handle, "gradient hook", "an unknown C++ exception");
     }
     ampdoctor::release_copies();
   });
@@ -226,7 +226,7 @@ void report_end(const Observer& observer, const at::RecordFunction& fn) {
   ampd_op op{fn.name(), AMPD_OPERATOR, at::GradMode::is_enabled(), static_cast<int64_t>(at::sequence_number::peek()),
              described.tensors.data(), described.tensors.size(), nullptr, 0};
   fail_if_planted(AMPD_IN_END);
-  ampd_on_end(observer->session->handle, &op, tokens.data());
+  ampd_on_end(observer->attachment->handle, &op, tokens.data());
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] != 0) add_hook(observer, outputs[i], tokens[i]);
   }
@@ -275,10 +275,10 @@ struct ampd_observer {
 
 extern "C" {
 
-ampd_observer* ampd_observer_install(void* session) {
+ampd_observer* ampd_observer_install(void* attachment) {
   try {
     auto watch = std::make_shared<Watch>();
-    watch->session = std::make_shared<Session>(session);
+    watch->attachment = std::make_shared<Attachment>(attachment);
     Thread& t = thread();
     auto observer = std::make_unique<ampd_observer>(ampd_observer{watch});
     watch_thread(t);

@@ -39,19 +39,19 @@ struct ampd_op {
   size_t scalar_count;
 };
 
-// Implemented by the observer. `session` is what was given to ampd_observer_install.
-void ampd_on_start(void* session, const ampd_op* op);
+// Implemented by the observer. `attachment` is what was given to ampd_observer_install.
+void ampd_on_start(void* attachment, const ampd_op* op);
 // `tokens` has one slot a tensor, zero on entry; a non-zero slot asks for a gradient hook that reports with this token.
-void ampd_on_end(void* session, const ampd_op* op, uint64_t* tokens);
-void ampd_on_backward(void* session);
-void ampd_on_gradient(void* session, uint64_t token, const ampd_tensor* gradient);
+void ampd_on_end(void* attachment, const ampd_op* op, uint64_t* tokens);
+void ampd_on_backward(void* attachment);
+void ampd_on_gradient(void* attachment, uint64_t token, const ampd_tensor* gradient);
 // Something was thrown in a callback; `where` names it.
-void ampd_on_failure(void* session, const char* where, const char* what);
-void ampd_release_session(void* session);
+void ampd_on_failure(void* attachment, const char* where, const char* what);
+void ampd_release_attachment(void* attachment);
 
 struct ampd_observer;
-// Observes the calling thread and, through autograd's thread-local state, the backward threads it starts. Takes over `session`.
-ampd_observer* ampd_observer_install(void* session);
+// Observes the calling thread and, through autograd's thread-local state, the backward threads it starts. Takes over `attachment`.
+ampd_observer* ampd_observer_install(void* attachment);
 // Stops or resumes observing. Returns 0 when called from another thread than the one observed (it then has no effect).
 int ampd_observer_enable(ampd_observer* observer, int enabled);
 // Called between steps: lets go of the storages remembered in the step, and looks whether another profiler is at work.

@@ -8,13 +8,13 @@ use ampdoctor::observation::{Cost, EndReason, Note, NoteKind, Sampling, Step, Ti
 use ampdoctor::recording::Recorder;
 
 use crate::events;
-use crate::observer::{Observer, Session, StepTrace};
+use crate::observer::{Attachment, Observer, StepTrace};
 use crate::report::RunReport;
 use crate::sampling::{Sampler, StepFacts};
 
 /// A doctor at work.
 pub(super) struct Active {
-    session: Arc<Session>,
+    attachment: Arc<Attachment>,
     observer: Observer,
     recorder: Recorder,
     sampler: Sampler,
@@ -33,18 +33,18 @@ pub(super) struct Active {
 impl Active {
     /// Begins the run; our own scaler is heard from here on.
     pub(super) fn new(
-        session: Arc<Session>,
+        attachment: Arc<Attachment>,
         observer: Observer,
         recorder: Recorder,
         sampler: Sampler,
         sampling: Sampling,
     ) -> Self {
-        let listener: Weak<Session> = Arc::downgrade(&session);
+        let listener: Weak<Attachment> = Arc::downgrade(&attachment);
         events::listen(listener);
         observer.enable(sampler.first());
         let now = Instant::now();
         Self {
-            session,
+            attachment,
             observer,
             recorder,
             sampler,
@@ -79,7 +79,7 @@ impl Active {
 
     /// Ends observing for a reason that lies in the doctor itself.
     pub(super) fn give_up(&mut self, why: &str) {
-        self.session.fail(why);
+        self.attachment.fail(why);
         self.detach();
     }
 
@@ -90,14 +90,14 @@ impl Active {
         if self.detached {
             return;
         }
-        if self.session.failure().is_some() {
+        if self.attachment.failure().is_some() {
             return self.detach();
         }
         let index = self.index;
         let work = entered.duration_since(self.step_began);
-        let Self { session, recorder, sampler, .. } = self;
+        let Self { attachment, recorder, sampler, .. } = self;
         let mut full_next = false;
-        let taken = session.take_step(
+        let taken = attachment.take_step(
             |site| recorder.intern(site),
             |taken| {
                 let alarming = taken.is_alarming() || loss.is_some_and(|l| !l.is_finite());
@@ -133,7 +133,7 @@ impl Active {
             self.note(NoteKind::BlindSpot, spot.clone());
             self.said.push(spot);
         }
-        let contended = self.session.contended();
+        let contended = self.attachment.contended();
         if contended > self.contended {
             self.contended = contended;
             self.note_once(
@@ -186,14 +186,14 @@ impl Active {
         if Observer::thread_is_observed() {
             return self.note_once(NoteKind::BlindSpot, "training moved to a thread that another doctor observes");
         }
-        let Some(observer) = Observer::install(&self.session) else {
+        let Some(observer) = Observer::install(&self.attachment) else {
             return self.note_once(
                 NoteKind::BlindSpot,
                 "training moved to another thread, and LibTorch refused the observer there",
             );
         };
         self.observer = observer;
-        let listener: Weak<Session> = Arc::downgrade(&self.session);
+        let listener: Weak<Attachment> = Arc::downgrade(&self.attachment);
         events::listen(listener);
         self.note_once(
             NoteKind::Information,
@@ -219,7 +219,7 @@ impl Active {
         }
         self.detached = true;
         self.observer.enable(false);
-        let why = self.session.failure().unwrap_or_else(|| "an unknown failure".into());
+        let why = self.attachment.failure().unwrap_or_else(|| "an unknown failure".into());
         eprintln!("ampdoctor: detached at step {}, training goes on without it: {why}", self.index);
         self.note(NoteKind::Detached, why);
     }
@@ -227,7 +227,7 @@ impl Active {
     /// Ends the run.
     pub(super) fn finish(mut self, reason: EndReason) -> RunReport {
         self.observer.enable(false);
-        if self.session.failure().is_some() {
+        if self.attachment.failure().is_some() {
             self.detach();
         }
         let reason = if self.detached { EndReason::Detached } else { reason };

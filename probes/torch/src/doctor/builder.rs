@@ -9,7 +9,7 @@ use ampdoctor::recording::Recorder;
 use tch::nn::{VarStore, Variables};
 
 use super::{Active, Doctor};
-use crate::observer::{self, Observer, Session};
+use crate::observer::{self, Attachment, Observer};
 use crate::run_dir;
 use crate::sampling::Sampler;
 
@@ -99,15 +99,15 @@ impl DoctorBuilder {
                 .into());
         }
         let sampler = Sampler::new(self.sampling);
-        let session = Arc::new(Session::new(stores, sampler.first()));
+        let attachment = Arc::new(Attachment::new(stores, sampler.first()));
         let dir = self.run.clone().map_or_else(run_dir::default_dir, Ok)?;
-        let info = self.run_info(&session, &dir);
+        let info = self.run_info(&attachment, &dir);
         let recorder = Recorder::create(&dir, &info).map_err(|e| e.to_string())?;
-        let observer = Observer::install(&session).ok_or("LibTorch refused the observer")?;
-        Ok(Active::new(session, observer, recorder, sampler, self.sampling))
+        let observer = Observer::install(&attachment).ok_or("LibTorch refused the observer")?;
+        Ok(Active::new(attachment, observer, recorder, sampler, self.sampling))
     }
 
-    fn run_info(&self, session: &Session, dir: &Path) -> RunInfo {
+    fn run_info(&self, attachment: &Attachment, dir: &Path) -> RunInfo {
         RunInfo {
             name: dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned()),
             command: self
@@ -119,10 +119,10 @@ impl DoctorBuilder {
             rank: self.rank.unwrap_or_else(run_dir::rank),
             producer: concat!("ampdoctor-torch ", env!("CARGO_PKG_VERSION")).into(),
             framework: observer::framework(),
-            device: session.device(),
+            device: attachment.device(),
             threads: u32::try_from(tch::get_num_threads()).unwrap_or(0),
             sampling: self.sampling,
-            parameters: session.parameters(),
+            parameters: attachment.parameters(),
         }
     }
 }

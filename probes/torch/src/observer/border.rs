@@ -135,7 +135,7 @@ pub(crate) struct RawObserver {
 }
 
 unsafe extern "C" {
-    pub(crate) fn ampd_observer_install(session: *mut c_void) -> *mut RawObserver;
+    pub(crate) fn ampd_observer_install(attachment: *mut c_void) -> *mut RawObserver;
     pub(crate) fn ampd_thread_is_observed() -> c_int;
     pub(crate) fn ampd_observer_is_here(observer: *const RawObserver) -> c_int;
     pub(crate) fn ampd_observer_enable(observer: *mut RawObserver, enabled: c_int) -> c_int;

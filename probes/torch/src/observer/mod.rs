@@ -1,9 +1,10 @@
 //! Follows the operators of a training step, scans what they make, and hands the step over as observations.
 //!
-//! `border` is the C border to the shim; `session` takes the callbacks, catches what fails in them and keeps the time; `state` is
+//! `border` is the C border to the shim; `attachment` takes the callbacks, catches what fails in them and keeps the time; `state` is
 //! what the observer knows during a step, and `forward`, `backward` and `optimizer` are what the events of each do to it; `trace` is what
 //! the step showed.
 
+mod attachment;
 mod backward;
 mod border;
 mod foreign;
@@ -11,7 +12,6 @@ mod forward;
 mod layers;
 mod optimizer;
 mod params;
-mod session;
 mod state;
 mod trace;
 mod updates;
@@ -20,7 +20,7 @@ use std::ffi::CStr;
 
 use tch::Tensor;
 
-pub(crate) use session::{Callback, Planted, Session, StepTrace, plant};
+pub(crate) use attachment::{Attachment, Callback, Planted, StepTrace, plant};
 
 use border::RawObserver;
 
@@ -33,10 +33,10 @@ pub(crate) struct Observer {
 unsafe impl Send for Observer {}
 
 impl Observer {
-    /// Observes the calling thread for `session`; `None` where LibTorch refused.
-    pub(crate) fn install(session: &std::sync::Arc<Session>) -> Option<Self> {
-        // SAFETY: the shim takes over one weak reference and gives it back through ampd_release_session.
-        let raw = unsafe { border::ampd_observer_install(Session::into_weak_handle(session)) };
+    /// Observes the calling thread for `attachment`; `None` where LibTorch refused.
+    pub(crate) fn install(attachment: &std::sync::Arc<Attachment>) -> Option<Self> {
+        // SAFETY: the shim takes over one weak reference and gives it back through ampd_release_attachment.
+        let raw = unsafe { border::ampd_observer_install(Attachment::into_weak_handle(attachment)) };
         (!raw.is_null()).then_some(Self { raw })
     }
 

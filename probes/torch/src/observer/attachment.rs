@@ -25,7 +25,7 @@ impl StepTrace {
 }
 
 /// What one doctor observes, shared with the shim (weakly) and with hooks that may outlive it.
-pub(crate) struct Session {
+pub(crate) struct Attachment {
     state: Mutex<State>,
     alive: AtomicBool,
     failure: Mutex<Option<String>>,
@@ -35,7 +35,7 @@ pub(crate) struct Session {
     contended: AtomicU64,
 }
 
-/// One step, taken out of the session.
+/// One step, taken out of the attachment.
 pub(crate) struct StepTrace {
     pub observations: Vec<Observation>,
     pub scaler: Vec<ScalerEvent>,
@@ -50,8 +50,8 @@ pub(crate) struct StepTrace {
     pub non_finite: bool,
 }
 
-impl Session {
-    /// A session over the parameters of these VarStores. The first step is `full` or not.
+impl Attachment {
+    /// A attachment over the parameters of these VarStores. The first step is `full` or not.
     pub(crate) fn new(stores: Vec<Arc<Mutex<Variables>>>, full: bool) -> Self {
         let mut state = State::new(ParamTable::new(stores));
         let State { params, layers, .. } = &mut state;
@@ -66,9 +66,9 @@ impl Session {
         }
     }
 
-    /// A weak reference for the shim, as a pointer; given back by `ampd_release_session`.
-    pub(super) fn into_weak_handle(session: &Arc<Self>) -> *mut c_void {
-        Weak::into_raw(Arc::downgrade(session)).cast_mut().cast()
+    /// A weak reference for the shim, as a pointer; given back by `ampd_release_attachment`.
+    pub(super) fn into_weak_handle(attachment: &Arc<Self>) -> *mut c_void {
+        Weak::into_raw(Arc::downgrade(attachment)).cast_mut().cast()
     }
 
     /// Parameters and buffers as they are now.
@@ -157,7 +157,7 @@ impl Session {
     }
 }
 
-impl Listener for Session {
+impl Listener for Attachment {
     fn hear(&self, signal: &Signal) {
         self.enter(Callback::Scaler, |state| match signal {
             Signal::Config(config) => state.scaler_config = Some(config.clone()),
@@ -245,13 +245,13 @@ fn panic_if_planted(callback: Callback) {
     assert!(PANIC_IN.load(Relaxed) != callback as u8, "planted panic");
 }
 
-/// The session behind a handle, while its doctor lives.
-fn session(handle: *mut c_void) -> Option<Arc<Session>> {
+/// The attachment behind a handle, while its doctor lives.
+fn attachment(handle: *mut c_void) -> Option<Arc<Attachment>> {
     if handle.is_null() {
         return None;
     }
     // SAFETY: the handle came from `into_weak_handle` and was not yet released; the reference is not given back here.
-    let weak = std::mem::ManuallyDrop::new(unsafe { Weak::from_raw(handle.cast::<Session>().cast_const()) });
+    let weak = std::mem::ManuallyDrop::new(unsafe { Weak::from_raw(handle.cast::<Attachment>().cast_const()) });
     weak.upgrade()
 }
 
@@ -260,8 +260,8 @@ fn session(handle: *mut c_void) -> Option<Arc<Session>> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ampd_on_start(handle: *mut c_void, op: *const RawOp) {
     // SAFETY: the shim's promise.
-    let (Some(session), Some(op)) = (session(handle), (unsafe { op.as_ref() })) else { return };
-    session.enter(Callback::Start, |state| {
+    let (Some(attachment), Some(op)) = (attachment(handle), (unsafe { op.as_ref() })) else { return };
+    attachment.enter(Callback::Start, |state| {
         if op.kind == RawOp::BACKWARD_NODE {
             state.backward_node(op);
         } else {
@@ -275,7 +275,7 @@ unsafe extern "C" fn ampd_on_start(handle: *mut c_void, op: *const RawOp) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ampd_on_end(handle: *mut c_void, op: *const RawOp, tokens: *mut u64) {
     // SAFETY: the shim's promise.
-    let (Some(session), Some(op)) = (session(handle), (unsafe { op.as_ref() })) else { return };
+    let (Some(attachment), Some(op)) = (attachment(handle), (unsafe { op.as_ref() })) else { return };
     let count = op.tensors().len();
     let tokens = if tokens.is_null() || count == 0 {
         &mut []
@@ -283,13 +283,13 @@ unsafe extern "C" fn ampd_on_end(handle: *mut c_void, op: *const RawOp, tokens: 
         // SAFETY: the shim's promise.
         unsafe { std::slice::from_raw_parts_mut(tokens, count) }
     };
-    session.enter(Callback::End, |state| state.operator_ends(op, tokens));
+    attachment.enter(Callback::End, |state| state.operator_ends(op, tokens));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ampd_on_backward(handle: *mut c_void) {
-    let Some(session) = session(handle) else { return };
-    session.enter(Callback::Backward, State::backward_starts);
+    let Some(attachment) = attachment(handle) else { return };
+    attachment.enter(Callback::Backward, State::backward_starts);
 }
 
 /// # Safety
@@ -297,24 +297,24 @@ extern "C" fn ampd_on_backward(handle: *mut c_void) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ampd_on_gradient(handle: *mut c_void, token: u64, gradient: *const RawTensor) {
     // SAFETY: the shim's promise.
-    let (Some(session), Some(gradient)) = (session(handle), (unsafe { gradient.as_ref() })) else { return };
-    session.enter(Callback::Gradient, |state| state.gradient(token, gradient));
+    let (Some(attachment), Some(gradient)) = (attachment(handle), (unsafe { gradient.as_ref() })) else { return };
+    attachment.enter(Callback::Gradient, |state| state.gradient(token, gradient));
 }
 
 /// # Safety
 /// Called by the shim: both texts are C strings that live for the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ampd_on_failure(handle: *mut c_void, place: *const c_char, what: *const c_char) {
-    let Some(session) = session(handle) else { return };
+    let Some(attachment) = attachment(handle) else { return };
     // SAFETY: the shim's promise.
     let text = |c: *const c_char| if c.is_null() { "".into() } else { unsafe { CStr::from_ptr(c) }.to_string_lossy() };
-    session.fail(&format!("a C++ exception in {}: {}", text(place), text(what)));
+    attachment.fail(&format!("a C++ exception in {}: {}", text(place), text(what)));
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ampd_release_session(handle: *mut c_void) {
+extern "C" fn ampd_release_attachment(handle: *mut c_void) {
     if !handle.is_null() {
         // SAFETY: the handle came from `into_weak_handle`, and this is its one release.
-        drop(unsafe { Weak::from_raw(handle.cast::<Session>().cast_const()) });
+        drop(unsafe { Weak::from_raw(handle.cast::<Attachment>().cast_const()) });
     }
 }

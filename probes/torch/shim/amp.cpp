@@ -29,6 +29,12 @@ const void* ampdoctor_tensor_identity(const void* tensor) noexcept {
   return value.defined() ? value.unsafeGetTensorImpl() : nullptr;
 }
 
+int ampdoctor_set_gradient(void* tensor, const void* gradient) noexcept {
+  return guarded([&] {
+    static_cast<at::Tensor*>(tensor)->mutable_grad() = gradient == nullptr ? at::Tensor() : as_tensor(gradient);
+  });
+}
+
 int ampdoctor_unscale(void* const* gradients, size_t count, void* found_inf, const void* inv_scale) noexcept {
   return guarded([&] {
     std::vector<at::Tensor> list;

@@ -1,4 +1,4 @@
-// What GradScaler and autocast need of ATen and tch does not have.
+// What GradScaler, MasterWeights and autocast need of ATen and tch does not have.
 // Functions that return int return 0, or 1 with a message in ampdoctor_last_error().
 #pragma once
 
@@ -21,6 +21,9 @@ struct ampdoctor_autocast_state {
 
 // Address of the TensorImpl behind a tch tensor: its identity, however often the handle is cloned. Null for an undefined tensor.
 const void* ampdoctor_tensor_identity(const void* tensor) noexcept;
+
+// Makes `gradient` the .grad of `tensor`; null takes the .grad away. Both are at::Tensor*.
+int ampdoctor_set_gradient(void* tensor, const void* gradient) noexcept;
 
 // Multiplies `count` gradients by `inv_scale` in place and sets `found_inf` to 1 if one of them held a NaN or an infinity before.
 // All of one device and dtype; tensors are at::Tensor*.

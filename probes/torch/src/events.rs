@@ -1,4 +1,4 @@
-//! How the loss scaler tells a doctor on the same thread what it does.
+//! How the loss scaler and master weights tell a doctor on the same thread what they do.
 //!
 //! A listener is held weakly: dropping it ends the listening, from whatever thread. Nobody listening costs one
 //! thread-local read. A listener may scale, listen or be dropped while it is called, and one that panics is not called again:
@@ -6,9 +6,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use ampdoctor::observation::{ScalerConfig, ScalerEvent};
+use tch::nn::Variables;
 
 /// What a scaler says.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,22 @@ pub(crate) enum Signal {
     Config(ScalerConfig),
     /// Something it did.
     Event(ScalerEvent),
+    /// A model has master weights: before its first gradients are pulled, and again when a listener has joined since.
+    Masters(Masters),
+}
+
+/// The variables of a model, and those of its FP32 copies.
+#[derive(Clone, Debug)]
+pub(crate) struct Masters {
+    pub model: Arc<Mutex<Variables>>,
+    pub copies: Arc<Mutex<Variables>>,
+}
+
+impl PartialEq for Masters {
+    /// Whether they are the same variables.
+    fn eq(&self, other: &Masters) -> bool {
+        Arc::ptr_eq(&self.model, &other.model) && Arc::ptr_eq(&self.copies, &other.copies)
+    }
 }
 
 /// Who hears the scalers of a thread.
@@ -50,6 +67,11 @@ pub(crate) fn emit(event: ScalerEvent) {
 /// Tells a scaler's settings to whoever listens on this thread.
 pub(crate) fn emit_config(config: &ScalerConfig) {
     tell(|| Signal::Config(config.clone()));
+}
+
+/// Tells whoever listens on this thread which copies a model has.
+pub(crate) fn emit_masters(masters: &Masters) {
+    tell(|| Signal::Masters(masters.clone()));
 }
 
 /// Runs a closure during which [`inside_scaler`] is true: the `_amp_*` operators within are our own scaler's.

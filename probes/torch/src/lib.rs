@@ -2,6 +2,7 @@
 //!
 //! * [`Doctor`]: watches the run;
 //! * [`GradScaler`]: dynamic loss scaling with the semantics of `torch.amp.GradScaler`;
+//! * [`MasterWeights`]: FP32 copies of an FP16 or BF16 model's parameters, which the optimizer steps;
 //! * [`autocast`]: mixed precision for a closure, on the CPU and on CUDA.
 //!
 //! ```no_run
@@ -40,6 +41,7 @@ mod autocast;
 mod doctor;
 mod events;
 mod loss;
+mod masters;
 mod observer;
 mod report;
 mod run_dir;
@@ -53,6 +55,7 @@ pub mod sabotage;
 pub use autocast::{AutocastError, autocast, autocast_if, f_autocast, is_autocast_enabled, no_autocast};
 pub use doctor::{Doctor, DoctorBuilder};
 pub use loss::Loss;
+pub use masters::{Broken, MasterOptimizer, MasterWeights, MasteredOptimizer, MastersError};
 pub use report::RunReport;
 pub use scaler::{AmpOptimizer, GradScaler, GradScalerBuilder, ScalerError, StepOutcome};
 pub use shim::ShimError;

@@ -79,6 +79,9 @@ impl DoctorBuilder {
     }
 
     /// Attaches one doctor to several VarStores; their parameters are named `store0.`, `store1.` and so on.
+    ///
+    /// FP32 copies of a model need no store of their own here: [`MasterWeights`](crate::MasterWeights) tells the doctor of them, and they are seen under the
+    /// model's names, in FP32.
     pub fn attach_all(self, stores: &[&VarStore]) -> Doctor {
         let stores = stores.iter().map(|vs| vs.variables_.clone()).collect();
         let attached = catch_unwind(AssertUnwindSafe(|| self.activate(stores)))

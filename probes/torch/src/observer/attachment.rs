@@ -167,6 +167,13 @@ impl Listener for Attachment {
                 }
                 state.scaler_events.push(*event);
             }
+            Signal::Masters(masters) => {
+                // What is open is known by its place in the table, which is about to change.
+                state.close_update();
+                let State { params, layers, .. } = state;
+                params.add_masters(masters);
+                params.refresh(layers);
+            }
         });
     }
 }

@@ -5,6 +5,7 @@ use ampdoctor::scan::Dtype;
 
 use super::border::{RawOp, RawTensor, tensor};
 use super::layers::LayerId;
+use super::params::Role;
 use super::state::State;
 use super::trace::Entry;
 
@@ -66,7 +67,9 @@ impl State {
     pub(super) fn scan_gradients(&mut self) {
         self.gradients_pending = false;
         for index in 0..self.params.len() {
-            let Some(param) = self.params.get(index).filter(|p| p.parameter) else { continue };
+            let Some(param) = self.params.get(index).filter(|p| p.parameter && p.role != Role::Master) else {
+                continue;
+            };
             let Some(gradient) = tensor::gradient(&param.tensor) else { continue };
             let (layer, name) = (param.layer, param.tensor_name.clone());
             let Some(stats) = self.scan(&gradient) else { continue };

@@ -4,6 +4,7 @@ use ampdoctor::observation::Probe;
 use ampdoctor::scan::Dtype;
 
 use super::border::{RawOp, tensor};
+use super::params::{Param, Role};
 use super::state::{State, is_in_place, is_unscale};
 use super::trace::Entry;
 use super::updates::Update;
@@ -29,7 +30,9 @@ impl State {
             return None;
         }
         let param = op.tensors().first().and_then(|t| self.params.find(t.storage))?;
-        self.params.get(param).is_some_and(|p| p.parameter).then_some(param)
+        // What is written back from a copy is no update: the copy was updated.
+        let written_back = |p: &Param| p.role == Role::Mastered && name == "copy_";
+        self.params.get(param).is_some_and(|p| p.parameter && !written_back(p)).then_some(param)
     }
 
     pub(super) fn update_starts(&mut self, param: usize, name: &str) {

@@ -12,6 +12,7 @@ use tch::nn::Variables;
 
 use super::border::tensor;
 use super::layers::{LayerId, Layers, split_path};
+use crate::events::Masters;
 
 /// A parameter or buffer.
 pub(super) struct Param {
@@ -23,38 +24,77 @@ pub(super) struct Param {
     pub tensor: Tensor,
     /// Whether an optimizer may change it (frozen parameters count, buffers do not).
     pub parameter: bool,
+    /// Its part in master weights.
+    pub role: Role,
     /// Autograd's version when it was last scanned.
     pub scanned_version: Option<u32>,
+}
+
+/// What a parameter is to master weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The optimizer steps it itself.
+    #[default]
+    Own,
+    /// It is written back from a copy, by `copy_`.
+    Mastered,
+    /// It is an FP32 copy, under the name of the parameter that it is a copy of. Its gradient is that parameter's, already seen there.
+    Master,
+}
+
+/// A VarStore, and what its names begin with.
+struct Store {
+    variables: Arc<Mutex<Variables>>,
+    prefix: String,
+    role: Role,
 }
 
 /// All parameters and buffers of the observed VarStores, sorted by name.
 #[derive(Default)]
 pub(super) struct ParamTable {
-    stores: Vec<Arc<Mutex<Variables>>>,
+    stores: Vec<Store>,
     params: Vec<Param>,
     by_storage: HashMap<usize, usize>,
 }
 
 impl ParamTable {
     pub(super) fn new(stores: Vec<Arc<Mutex<Variables>>>) -> Self {
-        Self { stores, ..Self::default() }
+        let several = stores.len() > 1;
+        let store = |(index, variables)| Store {
+            variables,
+            prefix: if several { format!("store{index}.") } else { String::new() },
+            role: Role::Own,
+        };
+        Self { stores: stores.into_iter().enumerate().map(store).collect(), ..Self::default() }
+    }
+
+    /// Observes the FP32 copies of an observed model too, under its names: a layer is one layer, and the dtype tells the two apart. Copies
+    /// that were attached as a VarStore of their own keep the names they have.
+    pub(super) fn add_masters(&mut self, masters: &Masters) {
+        let position = |wanted| self.stores.iter().position(|store| Arc::ptr_eq(&store.variables, wanted));
+        let Some(model) = position(&masters.model) else { return };
+        let copies = position(&masters.copies);
+        let prefix = self.stores[model].prefix.clone();
+        self.stores[model].role = Role::Mastered;
+        match copies {
+            Some(copies) => self.stores[copies].role = Role::Master,
+            None => self.stores.push(Store { variables: masters.copies.clone(), prefix, role: Role::Master }),
+        }
     }
 
     /// Reads the VarStores again where something changed. Never called from a callback: `clip_grad_norm`, `load` and `entry`
     /// hold the VarStore's lock while they run operators. Returns false where a lock could not be had.
     pub(super) fn refresh(&mut self, layers: &mut Layers) -> bool {
-        let stores = self.stores.clone();
         let mut named = Vec::new();
-        for (index, store) in stores.iter().enumerate() {
-            let Ok(variables) = store.try_lock() else { return false };
-            collect(&variables, index, stores.len(), &mut named);
+        for store in &self.stores {
+            let Ok(variables) = store.variables.try_lock() else { return false };
+            collect(&variables, store, &mut named);
         }
         if self.is_current(&named) {
             return true;
         }
-        named.sort_by(|a, b| a.0.cmp(&b.0));
-        self.params =
-            named.into_iter().map(|(name, tensor, parameter)| new_param(name, tensor, parameter, layers)).collect();
+        named.sort_by(|a, b| a.name.cmp(&b.name));
+        self.params = named.into_iter().map(|found| new_param(found, layers)).collect();
         self.by_storage = self
             .params
             .iter()
@@ -65,12 +105,13 @@ impl ParamTable {
         true
     }
 
-    fn is_current(&self, named: &[(String, Tensor, bool)]) -> bool {
+    fn is_current(&self, named: &[Found]) -> bool {
         named.len() == self.params.len()
-            && named.iter().all(|(name, t, _)| {
-                self.find(tensor::storage(t)).is_some_and(|i| {
+            && named.iter().all(|found| {
+                self.find(tensor::storage(&found.tensor)).is_some_and(|i| {
                     let known = &self.params[i];
-                    known.name == *name || tensor::storage(&known.tensor) == tensor::storage(t)
+                    let same_memory = || tensor::storage(&known.tensor) == tensor::storage(&found.tensor);
+                    known.role == found.role && (known.name == found.name || same_memory())
                 })
             })
             && self.params.iter().all(|p| self.by_storage.contains_key(&tensor::storage(&p.tensor)))
@@ -125,23 +166,34 @@ fn device_name(device: tch::Device) -> String {
     }
 }
 
-/// Names and handles of one VarStore; with several stores, names are told apart by the store's number.
-fn collect(variables: &Variables, store: usize, stores: usize, out: &mut Vec<(String, Tensor, bool)>) {
+/// A parameter or buffer as a VarStore lists it.
+struct Found {
+    name: String,
+    tensor: Tensor,
+    parameter: bool,
+    role: Role,
+}
+
+/// Names and handles of one VarStore.
+fn collect(variables: &Variables, store: &Store, out: &mut Vec<Found>) {
     let trained: std::collections::HashSet<usize> =
         variables.trainable_variables.iter().map(|v| tensor::identity(&v.tensor)).collect();
     for (name, t) in &variables.named_variables {
-        let name = if stores > 1 { format!("store{store}.{name}") } else { name.clone() };
-        out.push((name, t.shallow_clone(), trained.contains(&tensor::identity(t))));
+        let parameter = trained.contains(&tensor::identity(t));
+        let role = if parameter { store.role } else { Role::Own };
+        out.push(Found { name: format!("{}{name}", store.prefix), tensor: t.shallow_clone(), parameter, role });
     }
 }
 
-fn new_param(name: String, tensor: Tensor, parameter: bool, layers: &mut Layers) -> Param {
+fn new_param(found: Found, layers: &mut Layers) -> Param {
+    let Found { name, tensor, parameter, role } = found;
     let (layer, own) = split_path(&name);
     Param {
         layer: layers.intern(layer),
         tensor_name: own.to_owned(),
         tensor,
         parameter,
+        role,
         scanned_version: None,
         name: name.clone(),
     }

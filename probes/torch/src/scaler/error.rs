@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use tch::{Kind, TchError};
 
+use crate::masters::MastersError;
 use crate::shim::ShimError;
 
 /// Why a [`GradScaler`](super::GradScaler) refused.
@@ -70,9 +71,10 @@ pub enum ScalerError {
     /// A gradient is FP16.
     #[error(
         "attempting to unscale FP16 gradients ({parameters}). The parameters themselves are FP16: dividing their gradients by the \
-         scale in FP16 loses what the scale has saved, and updates below a 2048th of a weight vanish. Keep master weights: leave the \
-         VarStore in FP32 (no vs.half()) and run the forward pass under autocast(device, Kind::Half, ...), or give the optimizer FP32 \
-         copies of the parameters"
+         scale in FP16 loses what the scale has saved, and updates below a 2048th of a weight vanish. Use master weights, FP32 copies that the optimizer steps: \
+         `let mut opt = MasterWeights::new(&vs)?.build(nn::Adam::default(), lr)?;` in place of \
+         `let mut opt = nn::Adam::default().build(&vs, lr)?;`, the loop stays as it is. Or leave the VarStore in FP32 (no vs.half()) and \
+         run the forward pass under autocast(device, Kind::Half, || ...)"
     )]
     HalfGradients {
         /// The parameters concerned, named where the names are known.
@@ -125,6 +127,9 @@ pub enum ScalerError {
         /// Which file.
         path: PathBuf,
     },
+    /// The optimizer steps master weights, and they refused.
+    #[error(transparent)]
+    Masters(#[from] MastersError),
     /// LibTorch refused.
     #[error("LibTorch refused: {0}")]
     Torch(#[from] TchError),

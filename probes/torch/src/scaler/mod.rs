@@ -7,7 +7,7 @@
 mod builder;
 mod error;
 mod names;
-mod optimizer;
+pub(crate) mod optimizer;
 mod policy;
 mod state;
 mod step;

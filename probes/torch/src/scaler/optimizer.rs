@@ -4,6 +4,8 @@ use std::ffi::c_void;
 
 use tch::{Tensor, nn};
 
+use super::ScalerError;
+
 /// What a [`GradScaler`](super::GradScaler) needs of an optimizer; `nn::Optimizer` has it, and an optimizer of your own can.
 ///
 /// A scaler tells optimizers apart by their first parameter, since a Rust value has no address that lasts. For `tch` that names
@@ -16,6 +18,18 @@ pub trait AmpOptimizer {
 
     /// Applies the gradients to the parameters.
     fn apply(&mut self);
+
+    /// Makes the gradients ready to be unscaled, once per step and before they are looked at; nothing by default. Master weights pull
+    /// the gradients of their model over.
+    fn prepare(&mut self) -> Result<(), ScalerError> {
+        Ok(())
+    }
+
+    /// [`apply`](Self::apply) for an optimizer that can fail; what a scaler calls.
+    fn try_apply(&mut self) -> Result<(), ScalerError> {
+        self.apply();
+        Ok(())
+    }
 }
 
 impl AmpOptimizer for nn::Optimizer {
@@ -96,7 +110,7 @@ unsafe extern "C" {
 }
 
 /// What stays the same for a parameter whatever happens to its handle or storage; 0 for an undefined tensor.
-pub(super) fn identity(tensor: &Tensor) -> usize {
+pub(crate) fn identity(tensor: &Tensor) -> usize {
     // SAFETY: the handle behind a tch tensor is an at::Tensor that lives as long as the borrow; only an address is read.
     unsafe { ampdoctor_tensor_identity(tensor.as_ptr().cast()) as usize }
 }

@@ -16,13 +16,13 @@ impl GradScaler {
     /// has one; of a sparse gradient the values are divided. FP16 gradients are an error, and stay as they were.
     pub fn unscale<O: AmpOptimizer + ?Sized>(&mut self, optimizer: &mut O) -> Result<(), ScalerError> {
         if !self.enabled {
-            return Ok(());
+            return optimizer.prepare();
         }
         self.require_scaled("unscale")?;
         let parameters = optimizer.parameters();
         let number = self.optimizers.number(&parameters);
         match self.optimizers.in_flight(number).map(|optimizer| optimizer.stage) {
-            None => self.unscale_parameters(number, parameters).map(|_| ()),
+            None => self.unscale_parameters(number, optimizer).map(|_| ()),
             Some(Stage::Unscaled) => Err(ScalerError::AlreadyUnscaled { optimizer: number }),
             Some(Stage::Stepped) => Err(ScalerError::UnscaledAfterStep { optimizer: number }),
         }
@@ -33,14 +33,15 @@ impl GradScaler {
     /// What was found at `unscale` decides: clipping afterwards is not checked again. A disabled scaler always steps.
     pub fn step<O: AmpOptimizer + ?Sized>(&mut self, optimizer: &mut O) -> Result<StepOutcome, ScalerError> {
         if !self.enabled {
-            optimizer.apply();
+            optimizer.prepare()?;
+            optimizer.try_apply()?;
             return Ok(StepOutcome::Applied);
         }
         self.require_scaled("step")?;
         let parameters = optimizer.parameters();
         let number = self.optimizers.number(&parameters);
         let found_inf = match self.optimizers.in_flight(number) {
-            None => self.unscale_parameters(number, parameters)?,
+            None => self.unscale_parameters(number, optimizer)?,
             Some(optimizer) if optimizer.stage == Stage::Unscaled => Some(optimizer.found_inf),
             Some(_) => return Err(ScalerError::AlreadyStepped { optimizer: number }),
         };
@@ -49,7 +50,7 @@ impl GradScaler {
             return Err(ScalerError::NoGradients { optimizer: number, parameters });
         };
         if !found_inf {
-            optimizer.apply();
+            optimizer.try_apply()?;
         }
         self.optimizers.stepped(number);
         events::emit(ScalerEvent::Stepped { optimizer: number, applied: !found_inf });
@@ -94,7 +95,13 @@ impl GradScaler {
     }
 
     /// Whether a gradient was not finite; `None` where there was none, and then the optimizer is still ready.
-    fn unscale_parameters(&mut self, number: u32, parameters: Vec<Tensor>) -> Result<Option<bool>, ScalerError> {
+    fn unscale_parameters<O: AmpOptimizer + ?Sized>(
+        &mut self,
+        number: u32,
+        optimizer: &mut O,
+    ) -> Result<Option<bool>, ScalerError> {
+        optimizer.prepare()?;
+        let parameters = optimizer.parameters();
         let gradients = self.gradients(&parameters)?;
         if gradients.is_empty() {
             return Ok(None);

@@ -146,3 +146,28 @@ fn an_optimizer_that_steps_the_model_beside_its_copies_is_seen() {
     });
     assert_eq!(sites(&run, 1, Probe::Update), all("", &[Dtype::F16, Dtype::F32]));
 }
+
+#[test]
+fn a_doctor_attached_later_hears_of_the_copies_at_the_next_step() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (vs, net) = model();
+    let mut opt = MasterWeights::new(&vs).unwrap().build(nn::Sgd::default(), 0.1).unwrap();
+    opt.backward_step(&loss(&net)).unwrap();
+    let other = VarStore::new(tch::Device::Cpu);
+    let _ = other.root().zeros("w", &[1]);
+    // With another store beside it the copies stand under the number of their model's.
+    for (stores, prefix) in [(vec![&vs], ""), (vec![&other, &vs], "store1.")] {
+        let (_, run) = under(Doctor::builder().every(1), &stores, |doctor| {
+            let loss = loss(&net);
+            opt.backward_step(&loss).unwrap();
+            doctor.step(&loss);
+        });
+        assert_eq!(sites(&run, 0, Probe::Update), all(prefix, &[Dtype::F32]));
+    }
+    let (_, run) = under(Doctor::builder().every(1), &[&other], |doctor| {
+        let loss = loss(&net);
+        opt.backward_step(&loss).unwrap();
+        doctor.step(&loss);
+    });
+    assert_eq!(sites(&run, 0, Probe::Update), [], "copies of a model that is not observed are none of its business");
+}

@@ -106,6 +106,14 @@ pub enum ReadError {
         /// The directory.
         path: PathBuf,
     },
+    /// A pipe, a socket or a device, which may never end.
+    #[error("this is no file but {what}; a recording can be read again from its start: save it to a file first: {}", path.display())]
+    NotAFile {
+        /// What it is.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
     /// The file is no recording, too new, or damaged from its start.
     #[error("{source}: {}", path.display())]
     Content {

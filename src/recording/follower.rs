@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::reader::refused;
+use super::reader::{open_file, refused};
 use super::{Decoder, Integrity, ReadError, files};
 use crate::observation::Record;
 
@@ -90,10 +90,10 @@ fn open_first(path: &Path) -> Result<Option<Open>, ReadError> {
 impl Open {
     /// `None` when there is no file.
     fn new(path: &Path) -> Result<Option<Self>, ReadError> {
-        match File::open(path) {
+        match open_file(path) {
             Ok(file) => Ok(Some(Self { path: path.into(), file, read: 0, decoder: Decoder::new() })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(refused(error, path)),
+            Err(ReadError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A recording that lies there, read from its start to its end.
 
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -75,6 +75,30 @@ pub fn rank_files(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     Ok(found.into_iter().map(|(_, file)| file).collect())
 }
 
+/// Opens a file. What is none is refused before it is opened, for opening a pipe waits for somebody who writes into it.
+pub(super) fn open_file(path: &Path) -> Result<File, ReadError> {
+    let kind = std::fs::metadata(path).map_err(|error| refused(error, path))?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(ReadError::NotAFile { what: name_of(kind), path: path.into() });
+    }
+    File::open(path).map_err(|error| refused(error, path))
+}
+
+#[cfg(unix)]
+fn name_of(kind: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match kind {
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn name_of(_: FileType) -> &'static str {
+    "a device"
+}
+
 pub(super) fn refused(source: io::Error, path: &Path) -> ReadError {
     match source.kind() {
         io::ErrorKind::NotFound => ReadError::Missing { path: path.into() },
@@ -98,7 +122,7 @@ impl Records {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let file = File::open(path).map_err(|error| refused(error, path))?;
+        let file = open_file(path)?;
         Ok(Self { path: path.into(), file: Some(file), decoder: Decoder::new(), chunk: vec![0; CHUNK], bytes_read: 0 })
     }
 

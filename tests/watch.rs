@@ -6,8 +6,9 @@
 mod scenario;
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ampdoctor::observation::{EndReason, Record, RunInfo};
@@ -115,6 +116,53 @@ fn a_signal_stops_the_command_and_says_so() {
     let status = child.wait().expect("ended");
     assert_eq!(status.code(), Some(128 + 15));
     assert!(!kill("-0", &pid), "the command is still there");
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_the_watching_and_not_the_command() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    let (terminal, mut watch) =
+        on_a_terminal(&["watch", "--run", run.to_str().expect("a path"), "--", "sh", "-c", SLEEPER]);
+    let pid = wait_for_line(&run.join("output.log"));
+    drop(terminal);
+    let status = wait_for_end(&mut watch);
+    let command_goes_on = Command::new("kill").args(["-KILL", &pid]).status().expect("kill").success();
+    assert_eq!(status, Some(128 + 1));
+    assert!(command_goes_on);
+}
+
+const SLEEPER: &str = "echo $$; exec sleep 60";
+
+/// Starts ampdoctor on a terminal of its own, which goes away with the file that is returned. It is not the controlling terminal, so
+/// that no signal tells of that.
+fn on_a_terminal(arguments: &[&str]) -> (fs::File, Child) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&terminal).and_then(|()| unlockpt(&terminal)).expect("a terminal");
+    let name = ptsname(&terminal, Vec::new()).expect("its name").into_string().expect("UTF-8");
+    let end = fs::OpenOptions::new().read(true).write(true).custom_flags(OpenptFlags::NOCTTY.bits() as i32).open(name);
+    let end = end.expect("the other end");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ampdoctor"));
+    command
+        .args(arguments)
+        .stdin(end.try_clone().expect("a file"))
+        .stderr(end.try_clone().expect("a file"))
+        .stdout(end);
+    (fs::File::from(terminal), command.spawn().expect("ampdoctor starts"))
+}
+
+/// The exit status, where it ends in time.
+fn wait_for_end(watch: &mut Child) -> Option<i32> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        if let Some(status) = watch.try_wait().expect("waited for") {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    watch.kill().expect("killed");
+    None
 }
 
 fn wait_for_line(file: &Path) -> String {

@@ -83,7 +83,11 @@ ampdoctor watch [OPTIONS] RUN
 
 const WATCH_HELP: &str = "\
 Exit status:
-  that of the command that was started; 0 for a run that was only watched; 2 wrong usage or unreadable
+  that of the command that was started; 0 for a run that was only watched; 2 wrong usage or unreadable;
+  128 + n where signal n ended the watching
+
+SIGINT and SIGTERM stop the command too. It goes on when the terminal goes away (SIGHUP).
+What it prints goes to output.log in the run directory, whole: where the disk is full, it meets that error itself.
 
 Examples:
   ampdoctor watch runs/fp16

@@ -53,6 +53,7 @@ impl Child {
             .stderr(errors)
             .process_group(0)
             .spawn()
+            .inspect_err(|_| drop(std::fs::remove_file(&output)))
             .with_context(|| format!("the command cannot be started; is it spelled right?: {}", program.display()))?;
         Ok(Self { process, status: None })
     }

@@ -70,6 +70,7 @@ impl Feed {
             Ok(None) => batch.more = false,
             Err(error) => {
                 batch.problem = Some(error.to_string());
+                batch.unreadable = true;
                 batch.more = false;
             }
         }

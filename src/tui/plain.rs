@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::app::Exit;
 use super::lines;
@@ -73,6 +73,13 @@ impl Plain {
         if batch.restarted {
             self.run.restart();
             self.told.clear();
+        }
+        // Nobody is there to read a note and wait for another recording; a command that runs may still make one.
+        if let (true, Command::None, Some(problem)) = (batch.unreadable, self.command, &batch.problem)
+            && batch.records.is_empty()
+            && self.run.diagnosis().aggregate().run.is_none()
+        {
+            bail!("{problem}");
         }
         self.run.source.problem = batch.problem;
         self.run.source.process_gone = batch.process_gone;

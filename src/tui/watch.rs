@@ -4,10 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT};
 
 use super::app::{App, Exit};
 use super::child::{Child, GRACE, OUTPUT};
@@ -15,29 +16,39 @@ use super::feed::Feed;
 use super::live::Live;
 use super::plain::{Plain, closed_pipe};
 use super::state::{Run, Source};
-use super::terminal::{Input, Screen, Signals};
+use super::terminal::{Input, Screen, Signals, has_hung_up};
 use super::view::Theme;
 use super::world::{Command, World};
 use super::{WatchOptions, WatchOutcome, WatchTarget, lines, once};
+use crate::recording::{ReadError, Records, rank_files};
 
 /// Watches a run until its user leaves, or until it ends where nobody can press a key.
 ///
 /// Draws the dashboard where standard output is a terminal, and plain lines where it is not. At the end it prints the findings and
 /// where the recording and the command's output lie.
 pub fn watch(options: WatchOptions) -> anyhow::Result<WatchOutcome> {
-    let dashboard = !options.plain && io::stdout().is_terminal() && io::stdin().is_terminal();
+    let on_terminal = io::stdout().is_terminal();
+    let dashboard = !options.plain && on_terminal && io::stdin().is_terminal();
     let signals = Signals::listen().context("signals cannot be listened to")?;
     let input = if dashboard && options.once.is_none() { Input::Terminal } else { Input::Signals };
     let mut world = open(&options.target, signals, input)?;
     let source = Source { place: place(&options.target), ..Source::default() };
     if let Some(size) = options.once {
+        if let WatchTarget::Run(run) = &options.target {
+            can_be_read(run)?;
+        }
         return print_once(source, &mut world, size);
     }
     let (exit, run) = if dashboard {
         show(source, &mut world, options.exit_at_end)?
     } else {
         let mut plain = Plain::new(source);
-        let exit = plain.tell(&mut world, &mut io::stdout().lock())?;
+        let exit = plain.tell(&mut world, &mut io::stdout().lock());
+        world.signals.leave();
+        let exit = match exit {
+            Err(error) if on_terminal && is_refused(&error) => Exit::Signal(SIGHUP),
+            exit => exit?,
+        };
         (exit, plain.into_run())
     };
     leave(exit, &run, &mut world)
@@ -49,6 +60,14 @@ fn open(target: &WatchTarget, signals: Signals, input: Input) -> anyhow::Result<
         WatchTarget::Command { command, run } => (Feed::of_a_new_run(run), Some(Child::start(command, run)?), run),
     };
     Ok(Live { feed, child, output: directory(run).join(OUTPUT), signals, input, start: Instant::now() })
+}
+
+/// Whether there is a recording that can be read now.
+fn can_be_read(run: &Path) -> Result<(), ReadError> {
+    if let Some(file) = rank_files(run)?.first() {
+        Records::open(file)?.next().transpose()?;
+    }
+    Ok(())
 }
 
 /// The run directory of a path that may name a recording in it.
@@ -68,8 +87,13 @@ fn place(target: &WatchTarget) -> String {
 fn show(source: Source, world: &mut Live, exit_at_end: bool) -> anyhow::Result<(Exit, Run)> {
     let mut app = App::new(Run::new(source), theme(), exit_at_end);
     let mut screen = Screen::take().context("the terminal cannot be taken over; --plain prints lines instead")?;
-    let exit = app.show(&mut screen.terminal, world);
+    let mut exit = app.show(&mut *screen.terminal, world);
+    world.signals.leave();
     drop(screen);
+    // The terminal that has gone away takes no picture either: the cause is told, not the symptom.
+    if exit.is_err() && has_hung_up(Duration::ZERO).unwrap_or(false) {
+        exit = Ok(Exit::Signal(SIGHUP));
+    }
     Ok((exit.with_context(|| still_running(world))?, app.into_run()))
 }
 
@@ -97,28 +121,45 @@ fn print_once(source: Source, world: &mut Live, size: (u16, u16)) -> anyhow::Res
 
 /// Prints what there is to say at the end, sees to the command, and gives the exit status.
 fn leave(exit: Exit, run: &Run, world: &mut Live) -> anyhow::Result<WatchOutcome> {
-    print_end(run, world).or_else(closed_pipe)?;
+    let told = print_end(run, world).or_else(closed_pipe);
+    if exit != Exit::Signal(SIGHUP) {
+        told?;
+    }
     let code = match exit {
         Exit::Quit => match world.command()? {
             Command::Ended(status) => status,
             Command::None | Command::Running => 0,
         },
         Exit::LeaveRunning => {
-            let pid = world.child.as_ref().map_or(0, Child::id);
-            say(&format!(
-                "the command goes on as process {pid}; to see it again: ampdoctor watch {}",
-                run.source.place
-            ))?;
+            say_that_it_goes_on(run, world)?;
             0
+        }
+        // The terminal was closed or the connection lost: no reason to lose hours of training with it.
+        Exit::Signal(SIGHUP) => {
+            if world.command()? == Command::Running {
+                say_that_it_goes_on(run, world)?;
+            }
+            128 + SIGHUP as u8
         }
         Exit::Stop => stop(world, Signal::TERM)?,
         Exit::Signal(signal) => {
-            let passed_on = if signal == signal_hook::consts::SIGINT { Signal::INT } else { Signal::TERM };
+            let passed_on = if signal == SIGINT { Signal::INT } else { Signal::TERM };
             stop(world, passed_on)?;
             128 + u8::try_from(signal).unwrap_or(0)
         }
     };
     Ok(WatchOutcome { code })
+}
+
+fn say_that_it_goes_on(run: &Run, world: &Live) -> io::Result<()> {
+    let pid = world.child.as_ref().map_or(0, Child::id);
+    say(&format!("the command goes on as process {pid}; to see it again: ampdoctor watch {}", run.source.place))
+}
+
+/// What a write to a terminal that has gone away fails with.
+fn is_refused(error: &anyhow::Error) -> bool {
+    let number = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    number == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// Stops the command, where there is one and it runs, and says so.

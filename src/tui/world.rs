@@ -33,6 +33,8 @@ pub struct Batch {
     pub process_gone: Option<bool>,
     /// Why the recording cannot be read, or what of it was skipped.
     pub problem: Option<String>,
+    /// Whether the problem is that it cannot be read at all.
+    pub unreadable: bool,
 }
 
 /// The command that was started.

@@ -14,6 +14,10 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
     lines.extend(ANSWERS.iter().map(|(_, key, _, words)| {
         Line::from(vec![Span::styled(format!("{key:>4}  "), view.theme.key()), Span::raw(*words)])
     }));
+    // Where the screen is small, the answers are what must be seen.
+    if usize::from(area.height) < lines.len() + 2 {
+        lines.drain(..2);
+    }
     let width = lines.iter().map(Line::width).max().unwrap_or(0) as u16 + 4;
     let height = lines.len() as u16 + 2;
     popup(frame, area, (width, height), "quit", lines, view);

@@ -4,6 +4,7 @@
 mod recordings;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -243,19 +244,112 @@ fn a_report_that_cannot_be_written_is_told_before_the_command_runs() {
 }
 
 #[test]
-fn a_terminated_check_passes_it_on_and_still_judges() {
+fn a_recording_is_never_overwritten_by_a_report_whatever_its_name() {
     let here = here();
-    let script = trainer("sick", "touch ready; exec sleep 60");
-    let mut check = ampdoctor(here.path(), &["check", "--", "sh", "-c", &script]);
-    let child = check.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !here.path().join("ready").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let recording = here.path().join("runs/sick/rank-0.amprec");
+    fs::copy(&recording, here.path().join("report.json")).unwrap();
+    for path in ["report.json", "runs/sick/rank-0.amprec", "rank-7.amprec"] {
+        for arguments in [["check", "--report", path, "runs/sick"], ["report", "-o", path, "runs/sick"]] {
+            let output = run(&here, &arguments);
+            assert_eq!(code(&output), 2, "{output:?}");
+            assert!(stderr(&output).contains("this is a recording"), "{}", stderr(&output));
+        }
     }
-    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(code(&output), 4);
-    assert!(stderr(&output).contains("the command was ended by signal 15"), "{}", stderr(&output));
-    assert!(stdout(&output).contains("findings: "), "{}", stdout(&output));
+    assert_eq!(fs::read(&recording).unwrap(), fs::read(here.path().join("report.json")).unwrap());
+    assert!(!here.path().join("rank-7.amprec").exists());
+}
+
+#[test]
+fn a_pipe_is_no_recording_and_is_not_waited_for() {
+    let here = here();
+    fs::create_dir(here.path().join("piped")).unwrap();
+    assert!(Command::new("mkfifo").arg(here.path().join("piped/rank-0.amprec")).status().unwrap().success());
+    for path in ["piped", "piped/rank-0.amprec"] {
+        for arguments in [&["check", path][..], &["report", path], &["watch", "--once", path], &["watch", path]] {
+            let output = run(&here, arguments);
+            assert_eq!(code(&output), 2, "{arguments:?} {output:?}");
+            assert!(stderr(&output).contains("this is no file but a pipe"), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_watched_is_told_on_standard_error() {
+    let here = here();
+    fs::write(here.path().join("notes.txt"), "no recording at all, but a note\n".repeat(9)).unwrap();
+    let cases = [
+        (&["watch", "--once", "runs/sik"][..], "Did you mean runs/sick?"),
+        (&["watch", "--once", "runs"], "The newest run in it is "),
+        (&["watch", "--once", "notes.txt"], "this is no ampdoctor recording"),
+        (&["watch", "--plain", "notes.txt"], "this is no ampdoctor recording"),
+    ];
+    for (arguments, message) in cases {
+        let output = run(&here, arguments);
+        assert_eq!((code(&output), stdout(&output)), (2, String::new()), "{arguments:?}");
+        assert_eq!(stderr(&output).matches(message).count(), 1, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_does_not_suggest_itself() {
+    let here = here();
+    std::os::unix::fs::symlink("gone", here.path().join("latest")).unwrap();
+    let output = run(&here, &["check", "latest"]);
+    assert_eq!(code(&output), 2);
+    assert!(!stderr(&output).contains("Did you mean"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_command_that_records_nothing_leaves_the_earlier_recording_in_its_place() {
+    let here = here();
+    let before = fs::read(here.path().join("runs/sick/rank-0.amprec")).unwrap();
+    for (command, exit) in [("true", 3), ("no-such-trainer", 2), ("", 2)] {
+        for judge in ["check", "watch"] {
+            let output = run(&here, &[judge, "--run", "runs/sick", "--", command]);
+            if judge == "check" || exit == 2 {
+                assert_eq!(code(&output), exit, "{output:?}");
+                assert_eq!(fs::read(here.path().join("runs/sick/rank-0.amprec")).unwrap(), before);
+                assert!(!here.path().join("runs/sick/rank-0.amprec.1").exists());
+                assert!(!here.path().join("runs/sick/output.log").exists());
+            }
+            if command == "true" {
+                break;
+            }
+        }
+    }
+}
+
+/// Whether a started program would inherit that this signal is ignored.
+fn is_ignored(signal: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
+}
+
+#[test]
+fn a_signal_to_the_check_alone_is_passed_on_and_still_judged() {
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
+        if is_ignored(number) {
+            // Tests that run under nohup: the check leaves it ignored, and its command too.
+            continue;
+        }
+        let here = here();
+        let script = trainer("sick", "touch ready; exec sleep 60");
+        let mut check = ampdoctor(here.path(), &["check", "--", "sh", "-c", &script]);
+        // A group of its own is not the one that Ctrl-C goes to, wherever the tests are run.
+        check.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = check.spawn().unwrap();
+        while !here.path().join("ready").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 4, "{name}");
+        let told = format!("the command was ended by signal {number}");
+        assert!(stderr(&output).contains(&told), "{}", stderr(&output));
+        assert!(stdout(&output).contains("findings: "), "{}", stdout(&output));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::child::{self, Outcome};
 use super::exit::Exit;
 use super::load::{load, with_hint};
 use super::report_file::ReportFile;
-use super::run_dir;
+use super::run_dir::RunDir;
 use super::terminal::Terminal;
 use crate::recording::ReadError;
 use crate::report::{Run, json, text};
@@ -18,10 +18,10 @@ pub(super) fn check(args: CheckArgs, terminal: &Terminal) -> anyhow::Result<Exit
     match args.target.run {
         Some(run) => check_run(&run, report, terminal),
         None => {
-            let dir = run_dir::for_command(args.target.run_dir, &args.target.command)?;
-            let outcome = child::run(&args.target.command, &dir);
+            let dir = RunDir::for_command(args.target.run_dir, &args.target.command)?;
+            let outcome = child::run(&args.target.command, &dir.path);
             if outcome.is_err() {
-                run_dir::remove_if_empty(&dir);
+                dir.nothing_recorded();
             }
             check_command(&dir, outcome?, report, terminal)
         }
@@ -35,18 +35,18 @@ fn check_run(path: &Path, report: Option<ReportFile>, terminal: &Terminal) -> an
 
 /// Judges what a command recorded. That it failed outweighs the verdict, for then the run is not the one that was meant.
 fn check_command(
-    dir: &Path,
+    dir: &RunDir,
     outcome: Outcome,
     report: Option<ReportFile>,
     terminal: &Terminal,
 ) -> anyhow::Result<Exit> {
-    let verdict = match load(dir, terminal) {
+    let verdict = match load(&dir.path, terminal) {
         Ok(recording) => {
-            terminal.note(&format!("recording: {}", shown(dir)));
+            terminal.note(&format!("recording: {}", shown(&dir.path)));
             judge(&recording.run(), report, terminal)
         }
         Err(ReadError::NoRecording { .. } | ReadError::Missing { .. }) => {
-            run_dir::remove_if_empty(dir);
+            dir.nothing_recorded();
             terminal.warn(NOTHING_RECORDED);
             judge(&Run::empty(), report, terminal)
         }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ impl fmt::Display for Outcome {
 
 /// Runs `command` to its end, with our own standard input, output and error.
 pub(super) fn run(command: &[OsString], run_dir: &Path) -> anyhow::Result<Outcome> {
-    let (program, arguments) = command.split_first().context("there is no command after `--`")?;
+    let (program, arguments) = command.split_first().context(NO_COMMAND)?;
     let signals = Signals::taken()?;
     let mut child = Command::new(program)
         .args(arguments)
@@ -61,6 +61,30 @@ pub(super) fn run(command: &[OsString], run_dir: &Path) -> anyhow::Result<Outcom
         signals.pass_on(&child);
         std::thread::sleep(POLL);
     }
+}
+
+const NO_COMMAND: &str = "there is no command after `--`; name the program that trains, and its arguments";
+
+/// Makes sure that there is a program to start, before anything is made or moved for its run.
+pub(super) fn find(command: &[OsString]) -> anyhow::Result<()> {
+    let program = command.first().filter(|program| !program.is_empty()).context(NO_COMMAND)?;
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = if program.to_string_lossy().contains('/') {
+        vec![PathBuf::from(program)]
+    } else {
+        std::env::split_paths(&paths).map(|dir| dir.join(program)).collect()
+    };
+    places.retain(|place| place.exists());
+    match (places.is_empty(), places.iter().any(|place| is_executable(place))) {
+        (_, true) => Ok(()),
+        (true, _) => Err(cannot_start(program, ErrorKind::NotFound.into())),
+        (false, _) => Err(cannot_start(program, ErrorKind::PermissionDenied.into())),
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 fn cannot_start(program: &OsString, error: std::io::Error) -> anyhow::Error {
@@ -78,7 +102,6 @@ fn cannot_start(program: &OsString, error: std::io::Error) -> anyhow::Error {
 }
 
 fn outcome(status: ExitStatus) -> Outcome {
-    #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return Outcome::Killed(signal);
     }
@@ -91,45 +114,59 @@ fn outcome(status: ExitStatus) -> Outcome {
 
 /// While this lives, a signal that asks to stop ends the command but not us: what it recorded is still judged.
 ///
-/// Ctrl-C reaches the command from the terminal itself; what asks us alone to terminate is passed on.
+/// A signal that was sent to us alone is passed on. Ctrl-C on a terminal reaches the command by itself, and a second one would tell
+/// many trainers to stop at once. A signal that is ignored, as SIGHUP is under nohup, stays so for both.
 struct Signals {
-    terminate: Arc<AtomicBool>,
-    #[cfg(unix)]
-    ids: [signal_hook::SigId; 2],
+    taken: Vec<(rustix::process::Signal, Arc<AtomicBool>, signal_hook::SigId)>,
 }
 
 impl Signals {
-    #[cfg(unix)]
     fn taken() -> anyhow::Result<Self> {
-        use signal_hook::consts::{SIGINT, SIGTERM};
-        let terminate = Arc::new(AtomicBool::new(false));
-        let take = |signal, flag| signal_hook::flag::register(signal, flag).context("could not take over a signal");
-        let ids = [take(SIGINT, Arc::new(AtomicBool::new(false)))?, take(SIGTERM, Arc::clone(&terminate))?];
-        Ok(Self { terminate, ids })
+        use rustix::process::Signal;
+        let ignored = ignored();
+        let mut signals = Self { taken: Vec::new() };
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            if ignored >> (signal.as_raw() - 1) & 1 == 0 {
+                let asked = Arc::new(AtomicBool::new(false));
+                let id = signal_hook::flag::register(signal.as_raw(), Arc::clone(&asked));
+                signals.taken.push((signal, asked, id.context("could not take over a signal")?));
+            }
+        }
+        Ok(signals)
     }
 
-    #[cfg(not(unix))]
-    fn taken() -> anyhow::Result<Self> {
-        Ok(Self { terminate: Arc::new(AtomicBool::new(false)) })
-    }
-
-    /// Passes on a request to terminate. The command was not waited for yet, so its process id is still its own.
+    /// Passes on what was asked for. The command was not waited for yet, so its process id is still its own.
     fn pass_on(&self, child: &Child) {
-        if self.terminate.swap(false, Ordering::Relaxed) {
-            #[cfg(unix)]
-            if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
+        for (signal, asked, _) in &self.taken {
+            let from_keyboard = || *signal == rustix::process::Signal::INT && in_foreground();
+            if asked.swap(false, Ordering::Relaxed)
+                && !from_keyboard()
+                && let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed())
+            {
                 // The one error is that it has just ended, which is what was asked for.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                let _ = rustix::process::kill_process(pid, *signal);
             }
         }
     }
 }
 
-#[cfg(unix)]
+/// The signals that are ignored, a bit each, where the system tells.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Whether Ctrl-C on our terminal would be for us; without a terminal there is none.
+fn in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|tty| rustix::termios::tcgetpgrp(tty) == Ok(rustix::process::getpgrp()))
+}
+
 impl Drop for Signals {
     fn drop(&mut self) {
-        for id in self.ids {
-            signal_hook::low_level::unregister(id);
+        for (.., id) in &self.taken {
+            signal_hook::low_level::unregister(*id);
         }
     }
 }

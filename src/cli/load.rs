@@ -53,7 +53,9 @@ fn sibling(path: &Path) -> Option<String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).ok()?;
     let names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    let name = nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    let typed = path.file_name()?.to_str()?;
+    // Its own name is there where it is a link that leads nowhere.
+    let name = nearest(typed, names.iter().map(String::as_str).filter(|&name| name != typed))?;
     Some(parent.map_or_else(|| name.into(), |parent| parent.join(name).display().to_string()))
 }
 

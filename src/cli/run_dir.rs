@@ -7,37 +7,72 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 
+use super::child;
 use crate::recording::{RUNS, new_run_dir, set_aside};
 
-/// Makes the run directory for `command`: the given one, or a new one under `ampdoctor-runs`. The path is absolute, for the
-/// command may change its working directory.
-pub(super) fn for_command(given: Option<PathBuf>, command: &[OsString]) -> anyhow::Result<PathBuf> {
-    let dir = match given {
-        Some(dir) => given_dir(dir)?,
-        None => new_run_dir(Path::new(RUNS), &program_of(command), SystemTime::now())
-            .with_context(|| cannot_create(Path::new(RUNS)))?,
-    };
-    std::path::absolute(&dir)
-        .with_context(|| format!("could not find the run directory's full path: {}", dir.display()))
+/// The run directory of a command, and the earlier recordings that made room in it.
+#[derive(Debug)]
+pub(super) struct RunDir {
+    /// Absolute, for the command may change its working directory.
+    pub path: PathBuf,
+    /// Where each earlier recording lay, and where it lies now.
+    aside: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Removes a run directory that nothing was written into, and its parent if it is ours and empty.
-pub(super) fn remove_if_empty(dir: &Path) {
-    // An error means that something lies in it, which is then kept.
-    if fs::remove_dir(dir).is_ok()
-        && let Some(parent) = dir.parent().filter(|parent| parent.ends_with(RUNS))
-    {
-        let _ = fs::remove_dir(parent);
+impl RunDir {
+    /// Makes the run directory for `command`: the given one, or a new one under `ampdoctor-runs`. A command that cannot be started
+    /// gets none, and moves nothing.
+    pub fn for_command(given: Option<PathBuf>, command: &[OsString]) -> anyhow::Result<Self> {
+        child::find(command)?;
+        let (dir, aside) = match given {
+            Some(dir) => {
+                let aside = make_room(&dir)?;
+                (dir, aside)
+            }
+            None => {
+                let dir = new_run_dir(Path::new(RUNS), &program_of(command), SystemTime::now());
+                (dir.with_context(|| cannot_create(Path::new(RUNS)))?, Vec::new())
+            }
+        };
+        let path = std::path::absolute(&dir)
+            .with_context(|| format!("could not find the run directory's full path: {}", dir.display()))?;
+        Ok(Self { path, aside })
+    }
+
+    /// Nothing was recorded: an earlier recording moves back, and a directory that nothing was written into is removed, as is its
+    /// parent if it is ours and empty.
+    pub fn nothing_recorded(&self) {
+        let back = self.aside.iter().filter(|(was, is)| !was.exists() && fs::rename(is, was).is_ok()).count();
+        if back > 0 {
+            eprintln!(
+                "ampdoctor: nothing was recorded, and the earlier recording lies where it lay: {}",
+                self.path.display()
+            );
+        }
+        // An error means that something lies in it, which is then kept.
+        if fs::remove_dir(&self.path).is_ok()
+            && let Some(parent) = self.path.parent().filter(|parent| parent.ends_with(RUNS))
+        {
+            let _ = fs::remove_dir(parent);
+        }
     }
 }
 
-/// The given directory, where an earlier run makes room.
-fn given_dir(dir: PathBuf) -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(&dir).with_context(|| cannot_create(&dir))?;
-    if set_aside(&dir)? > 0 {
-        eprintln!("ampdoctor: the earlier recording in {} was moved aside, to rank-*.amprec.<number>", dir.display());
+/// Makes the given directory, where an earlier run makes room, and returns what was moved to where.
+fn make_room(dir: &Path) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+    fs::create_dir_all(dir).with_context(|| cannot_create(dir))?;
+    let before = names(dir);
+    if set_aside(dir)? == 0 {
+        return Ok(Vec::new());
     }
-    Ok(dir)
+    eprintln!("ampdoctor: the earlier recording in {} was moved aside, to rank-*.amprec.<number>", dir.display());
+    let new = names(dir).into_iter().filter(|path| !before.contains(path));
+    // `rank-0.amprec.3` was `rank-0.amprec`.
+    Ok(new.map(|path| (path.with_extension(""), path)).filter(|(was, _)| before.contains(was)).collect())
+}
+
+fn names(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 fn cannot_create(dir: &Path) -> String {
@@ -58,8 +93,23 @@ mod tests {
     fn a_run_is_not_mixed_into_an_earlier_one() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("rank-0.amprec"), "x").unwrap();
-        assert!(given_dir(dir.path().into()).is_ok());
+        let run = RunDir::for_command(Some(dir.path().into()), &["sh".into()]).unwrap();
         assert!(!dir.path().join("rank-0.amprec").exists());
         assert_eq!(fs::read_to_string(dir.path().join("rank-0.amprec.1")).unwrap(), "x");
+        run.nothing_recorded();
+        assert_eq!(names(dir.path()), [dir.path().join("rank-0.amprec")]);
+    }
+
+    #[test]
+    fn a_command_that_is_not_there_moves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("rank-0.amprec"), "x").unwrap();
+        for (command, hint) in
+            [("no-such-trainer", "say ./no-such-trainer"), ("./none", "was it built?"), ("", "after `--`")]
+        {
+            let error = RunDir::for_command(Some(dir.path().into()), &[command.into()]).unwrap_err();
+            assert!(error.to_string().contains(hint), "{error}");
+        }
+        assert_eq!(names(dir.path()), [dir.path().join("rank-0.amprec")]);
     }
 }

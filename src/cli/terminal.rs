@@ -54,9 +54,21 @@ impl Terminal {
 
     /// Tells people why it did not work.
     pub fn error(&self, error: &anyhow::Error) {
-        let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
-        say_on_stderr(&self.stderr.wrap("error: ", "       ", &chain.join(": ")));
+        say_on_stderr(&self.stderr.wrap("error: ", "       ", &whole(error)));
     }
+}
+
+/// An error and its causes, each said once: the messages of the library name theirs already.
+fn whole(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for part in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = part;
+        } else if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+    }
+    text
 }
 
 /// Writes to standard error; where that is closed, nobody can be told.
@@ -96,6 +108,17 @@ mod tests {
         assert!(allowed(Some(""), Some("xterm")));
         assert!(!allowed(Some("1"), Some("xterm")));
         assert!(!allowed(None, Some("dumb")));
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::Error::from(crate::recording::ReadError::Content {
+            source: crate::recording::DecodeError::NotOurs { why: "it begins with \"x\"".into() },
+            path: "run".into(),
+        });
+        assert_eq!(whole(&error).matches("it begins with").count(), 1, "{}", whole(&error));
+        let error = anyhow::Error::from(io::Error::other("the disk is full")).context("could not write");
+        assert_eq!(whole(&error), "could not write: the disk is full");
     }
 
     #[test]

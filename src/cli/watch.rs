@@ -3,18 +3,27 @@
 use std::process::ExitCode;
 
 use super::args::WatchArgs;
-use super::run_dir;
+use super::load::with_hint;
+use super::run_dir::RunDir;
+use crate::recording::rank_files;
 use crate::tui::{WatchOptions, WatchTarget};
 
 pub(super) fn watch(args: WatchArgs) -> anyhow::Result<ExitCode> {
-    let target = match args.target.run {
-        Some(run) => WatchTarget::Run(run),
-        None => {
-            let run = run_dir::for_command(args.target.run_dir, &args.target.command)?;
-            WatchTarget::Command { command: args.target.command, run }
-        }
+    let made = match args.target.run {
+        Some(_) => None,
+        None => Some(RunDir::for_command(args.target.run_dir, &args.target.command)?),
+    };
+    let target = match (args.target.run, &made) {
+        (None, Some(made)) => WatchTarget::Command { command: args.target.command, run: made.path.clone() },
+        (run, _) => WatchTarget::Run(run.unwrap_or_default()),
     };
     let once = args.once.then(|| args.size.unwrap_or(WatchOptions::ONCE_SIZE));
     let options = WatchOptions { once, exit_at_end: args.exit_at_end, plain: args.plain, ..WatchOptions::new(target) };
-    Ok(crate::tui::watch(options)?.into())
+    let outcome = crate::tui::watch(options).map_err(|error| error.downcast().map_or_else(|error| error, with_hint));
+    if let (Err(_), Some(made)) = (&outcome, &made)
+        && rank_files(&made.path).is_err()
+    {
+        made.nothing_recorded();
+    }
+    Ok(outcome?.into())
 }

@@ -51,7 +51,7 @@ pub struct ScalerSummary {
     pub growths: u64,
     /// Times the scale fell.
     pub backoffs: u64,
-    /// Skips before the first applied step: calibration.
+    /// Skips before the first applied step while forward was finite: calibration. None, once there were more than the initial scale has octaves.
     pub calibration_skips: u64,
 }
 
@@ -141,12 +141,12 @@ impl Aggregate {
     fn apply_step(&mut self, step: Step) {
         self.count_step(&step);
         self.instrument.backward_steps += u64::from(self.has_gradient(&step));
-        for event in &step.scaler {
-            self.count_event(event);
-        }
         let previous_full_step = self.instrument.last_full_step;
         self.non_finite.push(&step, &self.sites, previous_full_step);
-        let underflows = starvation::judge(&step, &self.sites);
+        for event in &step.scaler {
+            self.count_event(event, &step);
+        }
+        let underflows = starvation::judge(&step, &self.sites, self.non_finite.latest.forward_is_clean());
         for (order, (observation, underflow)) in step.observations.iter().zip(underflows).enumerate() {
             if let Some(summary) = self.sites.get_mut(observation.site.0 as usize) {
                 summary.push(&step, observation, order as u32, underflow);
@@ -157,6 +157,12 @@ impl Aggregate {
         }
         self.timeline.push(&step);
         self.latest = Some(step);
+    }
+
+    /// Skips after which a scale that began at its initial value would stand below 1; 16 where that value is not known.
+    fn most_calibration_skips(&self) -> u64 {
+        let init = self.scaler_config.as_ref().map_or(65536.0, |c| c.init_scale);
+        if init > 1.0 && init.is_finite() { init.log2().ceil() as u64 } else { 0 }
     }
 
     fn has_gradient(&self, step: &Step) -> bool {
@@ -176,13 +182,22 @@ impl Aggregate {
         instrument.unscanned += u64::from(step.cost.unscanned);
     }
 
-    fn count_event(&mut self, event: &ScalerEvent) {
+    fn count_event(&mut self, event: &ScalerEvent, step: &Step) {
+        let forward_is_finite =
+            self.non_finite.latest.forward_is_clean() && step.loss.is_none_or(|loss| loss.is_finite());
+        let most = self.most_calibration_skips();
         let scaler = &mut self.scaler;
         match *event {
             ScalerEvent::Stepped { applied: true, .. } => scaler.applied += 1,
             ScalerEvent::Stepped { applied: false, .. } => {
                 scaler.skipped += 1;
-                scaler.calibration_skips += u64::from(scaler.applied == 0);
+                if scaler.applied == 0 && forward_is_finite {
+                    scaler.calibration_skips += 1;
+                }
+                // More than the scale has octaves is no search for a scale that fits.
+                if scaler.applied == 0 && scaler.skipped > most {
+                    scaler.calibration_skips = 0;
+                }
             }
             ScalerEvent::Updated { from, to, .. } => {
                 scaler.growths += u64::from(to > from);

@@ -48,7 +48,7 @@ pub struct Origin {
     pub inf: u64,
     /// All elements.
     pub count: u64,
-    /// Whether infinities that a mask put there went in.
+    /// Whether it made NaN of infinities that a mask put there, which went into this very operator.
     pub after_mask: bool,
 }
 
@@ -158,6 +158,12 @@ impl NonFinite {
     pub fn bad_among_last(&self, n: u32) -> u32 {
         let mask = if n >= 64 { u64::MAX } else { (1 << n) - 1 };
         (self.recent_bad & mask).count_ones()
+    }
+
+    /// The step at which a fault that was seen at `origin` began: an earlier one where the loss was bad already, on steps that were not scanned.
+    pub fn onset(&self, origin: &Origin) -> u64 {
+        let unscanned = |since: u64| since < origin.step && self.previous_full_step.is_none_or(|full| full < since);
+        self.loss_bad.map(|(since, _)| since).filter(|&since| unscanned(since)).unwrap_or(origin.step)
     }
 
     pub(super) fn push(&mut self, step: &Step, sites: &[SiteSummary], previous_full_step: Option<u64>) {
@@ -274,7 +280,7 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
             nan: stats.nan,
             inf: stats.pos_inf + stats.neg_inf,
             count: stats.count,
-            after_mask: found.masked,
+            after_mask: found.masked && observation.inherited && stats.nan > 0,
         };
         match summary.site.probe {
             Probe::Activation => {
@@ -308,7 +314,7 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
         }
     }
     if found.backward.is_none() {
-        found.backward = first_parameter_gradient(step, sites, found.masked);
+        found.backward = first_parameter_gradient(step, sites);
     }
     found
 }
@@ -371,7 +377,7 @@ impl NonFiniteStep {
 }
 
 /// The non-finite parameter gradient whose layer backward reached first; where no activation gradient tells, the last in the model.
-fn first_parameter_gradient(step: &Step, sites: &[SiteSummary], after_mask: bool) -> Option<Origin> {
+fn first_parameter_gradient(step: &Step, sites: &[SiteSummary]) -> Option<Origin> {
     let layer_of = |id: SiteId| sites.get(id.0 as usize).map(|s| (s.site.probe, s.site.layer.as_str()));
     let reached = |layer: &str| {
         step.observations
@@ -396,7 +402,7 @@ fn first_parameter_gradient(step: &Step, sites: &[SiteSummary], after_mask: bool
             nan: o.stats.nan,
             inf: o.stats.pos_inf + o.stats.neg_inf,
             count: o.stats.count,
-            after_mask,
+            after_mask: false,
         })
 }
 

@@ -1,8 +1,9 @@
 //! What FP16 did to each gradient of one step, read in the order of backward.
 //!
-//! A gradient that is all zero has no histogram to judge. Three things tell a starved one from one that is zero by design (a gate that starts
-//! at zero, dead units, a frozen branch): it was non-zero before; the gradient it was computed from was itself starved; or that gradient was so
-//! small already that the next operation had to round it away.
+//! A gradient that is all zero has no histogram to judge. Healthy ones become zero exactly: a satisfied margin, dead or saturated units, a branch
+//! that is not taken, a gate that starts at zero. FP16 is the reason only where something is seen to fade: the gradient itself, when last
+//! non-zero, lay below FP16's normal numbers (at the loss scale in force now); or the gradient it was computed from was itself starved, or so
+//! small already that the next operation had to round it away. Behind a forward that overflowed a zero says nothing: x / inf is zero.
 //!
 //! Where the gradient was FP32 before backward cast it, what the cast loses is known exactly and taken from there.
 
@@ -22,7 +23,12 @@ const ABOUT_TO_VANISH: f64 = 6.103515625e-5;
 const SHUT_BY_SIGN: [&str; 8] =
     ["relu", "relu_", "relu6", "threshold", "hardtanh", "clamp", "clamp_min", "hardsigmoid"];
 /// Operators that pass no gradient where their other factor, or their mask, is zero.
-const SHUT_BY_FACTOR: [&str; 6] = ["mul", "mul_", "dropout", "native_dropout", "where", "masked_fill"];
+const SHUT_BY_FACTOR: [&str; 5] = ["mul", "mul_", "dropout", "native_dropout", "masked_fill"];
+/// Operators that pass no gradient where their output stands at its end.
+const SHUT_AT_END: [&str; 9] =
+    ["relu6", "clamp", "clamp_", "clamp_max", "clamp_min", "hardtanh", "hardsigmoid", "sigmoid", "tanh"];
+/// An operator that passes no gradient to what it did not choose; what it chose is not seen.
+const CHOOSES: &str = "where";
 /// From here on nothing that is worth passing on is left of a gradient; the estimate for one that is not all zero ends near 0.04.
 const ALL_BUT_LOST: f64 = 0.9;
 
@@ -40,12 +46,11 @@ struct Incoming<'a> {
 
 /// For each observation of `step`, what FP16 did to it: `None` for what is no FP16 gradient, is too small to judge, is not finite, or is
 /// zero without a sign that FP16 is the reason.
-pub(super) fn judge(step: &Step, sites: &[SiteSummary]) -> Vec<Option<Underflow>> {
+pub(super) fn judge(step: &Step, sites: &[SiteSummary], forward_is_clean: bool) -> Vec<Option<Underflow>> {
     let site = |id: SiteId| sites.get(id.0 as usize);
-    let dead = dead_outputs(step, sites);
+    let (dead, saturated) = (dead_outputs(step, sites), saturated_outputs(step, sites));
     let mut by_place: BTreeMap<(&str, &str), Incoming<'_>> = BTreeMap::new();
     let mut previous: Option<Incoming<'_>> = None;
-    let mut delivered = false;
     let mut judged = Vec::with_capacity(step.observations.len());
     for observation in &step.observations {
         let Some(summary) = site(observation.site).filter(|s| s.site.probe.is_gradient()) else {
@@ -61,16 +66,13 @@ pub(super) fn judge(step: &Step, sites: &[SiteSummary]) -> Vec<Option<Underflow>
             }
             _ => via.and_then(|v| by_place.get(&place(v)).copied()).or(previous),
         };
-        let is_dead = via.is_some_and(|v| is_shut(v, &summary.site, &dead));
-        let nothing_to_deliver = step.loss == Some(0.0) || incoming.is_some_and(|g| g.by_design);
-        let underflow = judge_one(
-            summary,
-            observation,
-            via,
-            incoming,
-            is_dead || nothing_to_deliver,
-            delivered || previous.is_none(),
-        );
+        let is_dead = via.is_some_and(|v| {
+            is_shut(v, &summary.site, &dead)
+                || is_saturated(v, &saturated)
+                || operator(v) == CHOOSES && incoming.is_some_and(|g| !g.starved)
+        });
+        let nothing_to_deliver = !forward_is_clean || step.loss == Some(0.0) || incoming.is_some_and(|g| g.by_design);
+        let underflow = judge_one(summary, observation, via, incoming, is_dead || nothing_to_deliver, step.loss_scale);
         if summary.site.probe != Probe::ParamGrad {
             let is_cast = summary.site.probe == Probe::CastGrad;
             let here = Incoming {
@@ -86,7 +88,6 @@ pub(super) fn judge(step: &Step, sites: &[SiteSummary]) -> Vec<Option<Underflow>
             }
             previous = Some(here);
         }
-        delivered |= observation.stats.max_abs > 0.0;
         judged.push(underflow);
     }
     judged
@@ -98,7 +99,7 @@ fn judge_one(
     via: Option<&Site>,
     incoming: Option<Incoming<'_>>,
     by_design: bool,
-    delivered: bool,
+    loss_scale: Option<f64>,
 ) -> Option<Underflow> {
     let stats = &observation.stats;
     if summary.site.dtype != Dtype::F16 || stats.count < FEWEST_ELEMENTS || stats.non_finite() > 0 {
@@ -112,14 +113,17 @@ fn judge_one(
     }
     let starved = !by_design
         && incoming.is_none_or(|g| g.finite)
-        && (became_zero(summary, delivered) || incoming.is_some_and(|g| rounds_away(stats, via, g)));
+        && (was_fading(summary, loss_scale) || incoming.is_some_and(|g| rounds_away(stats, via, g)));
     starved.then_some(Underflow::ALL_LOST)
 }
 
-/// Non-zero before, zero now, although backward brought something up to here. Not only the gradient right before counts: a factor may have been put
-/// between the two just now, and has no history of its own.
-fn became_zero(summary: &SiteSummary, delivered: bool) -> bool {
-    summary.nonzero_samples > 0 && delivered
+/// Whether the gradient, when it was last non-zero, lay below FP16's normal numbers, or would have at the loss scale in force now.
+fn was_fading(summary: &SiteSummary, loss_scale: Option<f64>) -> bool {
+    let last = summary.recent.iter().rev().find(|s| s.stats.max_abs > 0.0 && s.stats.non_finite() == 0);
+    last.is_some_and(|s| {
+        let then = s.loss_scale.filter(|&scale| scale > 0.0).unwrap_or(1.0);
+        s.stats.max_abs / then * loss_scale.unwrap_or(1.0) < ABOUT_TO_VANISH
+    })
 }
 
 fn rounds_away(stats: &Stats, via: Option<&Site>, incoming: Incoming<'_>) -> bool {
@@ -145,16 +149,35 @@ fn gradient_of_layer<'a>(seen: &BTreeMap<(&str, &str), Incoming<'a>>, layer: &st
 /// Whether no gradient passes `via` because it lets nothing through at this step: a ReLU whose units are all dead, a product with zero. Where
 /// what went into a product is zero itself, that says nothing of its other factor.
 fn is_shut(via: &Site, here: &Site, zero_outputs: &[(&str, &str)]) -> bool {
-    let name = via.operator.split('#').next().unwrap_or("");
+    let name = operator(via);
     let shuts = SHUT_BY_SIGN.contains(&name) || SHUT_BY_FACTOR.contains(&name) && !zero_outputs.contains(&place(here));
     shuts && zero_outputs.contains(&place(via))
 }
 
+/// Whether `via` stands at its end everywhere: a `relu6` that gives 6, a `tanh` of one or minus one.
+fn is_saturated(via: &Site, saturated: &[(&str, &str)]) -> bool {
+    SHUT_AT_END.contains(&operator(via)) && saturated.contains(&place(via))
+}
+
+/// What a site's operator is called, whichever use of it in the layer this is.
+fn operator(site: &Site) -> &str {
+    site.operator.split('#').next().unwrap_or("")
+}
+
 /// Operators whose whole output is zero at this step.
 fn dead_outputs<'a>(step: &Step, sites: &'a [SiteSummary]) -> Vec<(&'a str, &'a str)> {
+    outputs(step, sites, |stats| stats.zeros == stats.count)
+}
+
+/// Operators whose whole output has one magnitude at this step, and is not zero.
+fn saturated_outputs<'a>(step: &Step, sites: &'a [SiteSummary]) -> Vec<(&'a str, &'a str)> {
+    outputs(step, sites, |stats| stats.zeros == 0 && stats.non_finite() == 0 && stats.min_abs == stats.max_abs)
+}
+
+fn outputs<'a>(step: &Step, sites: &'a [SiteSummary], are: impl Fn(&Stats) -> bool) -> Vec<(&'a str, &'a str)> {
     step.observations
         .iter()
-        .filter(|o| o.stats.count > 0 && o.stats.zeros == o.stats.count)
+        .filter(|o| o.stats.count > 0 && are(&o.stats))
         .filter_map(|o| sites.get(o.site.0 as usize))
         .filter(|s| s.site.probe == Probe::Activation)
         .map(|s| place(&s.site))

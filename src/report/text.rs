@@ -164,7 +164,7 @@ fn doubts_text(doubts: &[Attributed<'_, Doubt>], name_rank: bool, layout: &Layou
 fn verdict(run: &Run<'_>, layout: &Layout) -> String {
     let counts = run.counts();
     match run.health() {
-        Health::Healthy => format!("{}{}\n", layout.good("healthy"), infos_of(counts)),
+        Health::Healthy => healthy(run, counts, layout),
         Health::Findings => {
             let gravest = run.findings().first().map_or(crate::rules::Severity::Warning, |of| of.item.severity);
             let first = format!("{}: ", layout.severity(gravest, "findings"));
@@ -174,6 +174,23 @@ fn verdict(run: &Run<'_>, layout: &Layout) -> String {
         }
         Health::Unknown => layout.wrap("", "", &unknown(run)),
     }
+}
+
+/// A run in which nothing was found; where a rule could not tell, that is said in the same breath.
+fn healthy(run: &Run<'_>, counts: Counts, layout: &Layout) -> String {
+    let doubts = run.doubts();
+    let codes: std::collections::BTreeSet<&str> = doubts.iter().map(|of| of.item.code).collect();
+    if codes.is_empty() {
+        return format!("{}{}\n", layout.good("healthy"), infos_of(counts));
+    }
+    let names: Vec<&str> = codes.into_iter().collect();
+    let said = format!(
+        "too little was seen for {} ({}), see above{}",
+        counted(names.len() as u64, "rule"),
+        names.join(", "),
+        infos_of(counts)
+    );
+    layout.wrap("healthy so far: ", "  ", &said)
 }
 
 const MORE: &str = "`ampdoctor explain CODE` tells more of a finding.";

@@ -21,18 +21,15 @@
 //! ## When it stays silent
 //!
 //! On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf made by adding two planes
-//! of -65504, and -inf passed on from those. (A NaN made of them is a fault: rule `non-finite-origin`.) On FP32 and BF16, where an infinity is no matter
+//! of -65504, and -inf passed on from those. (A NaN made of them is a fault: rule `non-finite-origin`.) On poles, where no range would be
+//! enough: the logarithm of zero, a division by zero (`non-finite-origin` names the epsilon). On FP32 and BF16, where an infinity is no matter
 //! of range: `non-finite-origin` again.
 
-use super::text::{counted, layer_name, measured, number, share};
+use super::text::{counted, is_pole, keep_in_range, measured, number, share};
 use super::{Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 use crate::observation::Probe;
 use crate::scan::Dtype;
-
-/// Operators that add up many elements, and can hold their sum in FP32.
-const REDUCTIONS: [&str; 10] =
-    ["sum", "mean", "norm", "linalg_vector_norm", "var", "std", "cumsum", "prod", "logsumexp", "einsum"];
 
 /// See the page of the rule.
 pub struct ActivationOverflow;
@@ -54,13 +51,13 @@ impl Rule for ActivationOverflow {
         let origins = &aggregate.non_finite.latest.overflows;
         let with_site = origins.iter().filter_map(|o| Some((o, aggregate.site(o.site)?)));
         with_site
-            .filter(|(o, s)| s.site.dtype == Dtype::F16 && o.inf > 0)
-            .map(|(o, s)| Verdict::Firing(Box::new(firing(o, s))))
+            .filter(|(o, s)| s.site.dtype == Dtype::F16 && o.inf > 0 && !is_pole(&s.site.operator))
+            .map(|(o, s)| Verdict::Firing(Box::new(firing(o, s, aggregate.non_finite.onset(o)))))
             .collect()
     }
 }
 
-fn firing(origin: &Origin, summary: &SiteSummary) -> Firing {
+fn firing(origin: &Origin, summary: &SiteSummary, since: u64) -> Firing {
     let site = &summary.site;
     let before = summary.recent.iter().rev().find(|s| s.stats.non_finite() == 0).map(|s| s.stats.max_abs);
     let finite = summary.latest().map_or(0.0, |s| s.stats.max_abs);
@@ -76,7 +73,7 @@ fn firing(origin: &Origin, summary: &SiteSummary) -> Firing {
         layer: site.layer.clone(),
         operator: site.operator.clone(),
         probe: Some(Probe::Activation),
-        since: origin.step,
+        since,
         strength: origin.inf as f64 / origin.count.max(1) as f64,
         evidence,
         explanation: format!(
@@ -88,21 +85,7 @@ fn firing(origin: &Origin, summary: &SiteSummary) -> Firing {
             share(origin.inf as f64 / origin.count.max(1) as f64),
             before.map_or(String::new(), |b| format!("; when last finite its largest value was {}", number(b))),
         ),
-        remedy: remedy(&site.operator, layer_name(site)),
-    }
-}
-
-fn remedy(operator: &str, layer: &str) -> String {
-    let name = operator.split('#').next().unwrap_or(operator);
-    if REDUCTIONS.contains(&name) {
-        format!(
-            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`)."
-        )
-    } else {
-        format!(
-            "Run `{operator}` of layer `{layer}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down: normalise before it, or \
-             scale before the product and not after."
-        )
+        remedy: keep_in_range(site),
     }
 }
 

@@ -27,8 +27,9 @@
 //!
 //! On calibration: from 65536 up to 16 halvings at the start are expected as long as the overflow recedes. On a healthy dynamic scaler, which skips one
 //! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its
-//! beginning, which is no matter of range (the same). On FP32 and BF16.
+//! beginning, or comes out of the pole of a derivative (the root or the norm of an exact zero), which is no matter of range (the same). On FP32 and BF16.
 
+use super::non_finite_origin::is_pole_of_derivative;
 use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
 use super::text::{counted, layer_name, measured, number, power_of_two, scale, share};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
@@ -107,9 +108,11 @@ fn overflow(aggregate: &Aggregate) -> Option<Firing> {
     }
 }
 
-/// Infinite, not only NaN, and in a tensor that went through FP16.
+/// Infinite, not only NaN, in a tensor that went through FP16, and not the pole of a derivative, which no range would be enough for.
 fn is_overflow(aggregate: &Aggregate, origin: &Origin) -> bool {
-    origin.inf > 0 && aggregate.site(origin.site).is_some_and(|s| aggregate.went_through_fp16(&s.site))
+    origin.inf > 0
+        && !is_pole_of_derivative(aggregate, origin)
+        && aggregate.site(origin.site).is_some_and(|s| aggregate.went_through_fp16(&s.site))
 }
 
 /// How often the last steps overflowed and since when, if often enough.
@@ -246,14 +249,15 @@ fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f6
     let blamed = origin.and_then(|o| aggregate.site(o.site)).map_or(Blamed::Nobody, Blamed::TooLarge);
     let advice = ScaleAdvice::of(aggregate);
     let exponent = advice.as_ref().and_then(ScaleAdvice::exponent).map_or(guess, |e| e.min(guess));
-    match advice.filter(|a| a.lowest.is_some() && exponent < a.window.low) {
-        Some(advice) => format!("{}.", sentence(advice.layer_to_fix(blamed))),
-        None => format!(
+    match (advice.filter(|a| a.lowest.is_some() && exponent < a.window.low), set_scale(config, Some(now), exponent)) {
+        (Some(advice), _) => format!("{}.", sentence(advice.layer_to_fix(blamed))),
+        (None, Some(set)) => format!(
             "{}: {octaves} octaves below the scale at which {} elements of it overflowed. How large they are FP16 cannot tell; a dynamic scaler finds the \
              scale by itself.",
-            sentence(set_scale(config, Some(now), exponent)),
+            sentence(set),
             number(infinite)
         ),
+        (None, None) => format!("{}.", sentence(change_layer(aggregate, origin))),
     }
 }
 
@@ -261,11 +265,10 @@ fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f6
 fn lower(aggregate: &Aggregate, now: f64) -> String {
     let Some(advice) = ScaleAdvice::of(aggregate) else { return String::new() };
     match advice.exponent() {
-        Some(exponent) => format!(
-            "{}: {}.",
-            sentence(set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent)),
-            headroom(&advice, exponent)
-        ),
+        Some(exponent) => match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
+            Some(set) => format!("{}: {}.", sentence(set), headroom(&advice, exponent)),
+            None => "Let the scale be dynamic: a step that overflows is then withheld.".into(),
+        },
         None => format!("{}.", sentence(advice.layer_to_fix(Blamed::Nobody))),
     }
 }

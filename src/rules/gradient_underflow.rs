@@ -22,8 +22,9 @@
 //! * **Warning**: Ehat above 1e-4 in the median gradient, or above 1e-2 in one layer.
 //! * **Warning**: the largest value of most gradients lies below 2^-14. It never alarmed on a healthy run and never missed a harmed one, but comes
 //!   about five octaves before harm.
-//! * A gradient that became all zero, while backward still brought something to it, has Ehat 1. So has one that was zero from the start
-//!   because the gradient before it was already too small to survive the next operation.
+//! * A gradient that is all zero has Ehat 1 only where something was seen to fade: it lay below 2^-14 when it was last non-zero (or would have
+//!   at the loss scale in force now), or the gradient it was computed from is starved or too small to survive the next operation. Any other zero
+//!   may be exact, as that of a satisfied margin loss is.
 //!
 //! The layer named is the one nearest the loss at which it begins: every layer nearer the input inherits the loss, and is counted. Where
 //! the whole gradient is too small from its beginning, no layer is to blame and the finding is about the run.
@@ -39,7 +40,8 @@
 //! ## When it stays silent
 //!
 //! On gradients held in FP32 and BF16. On tensors of less than 64 elements, on steps with a non-finite gradient, on gradients that are zero
-//! by design: never non-zero, frozen, behind a gate that starts at zero, behind dead units. After the scale collapsed because of non-finite gradients: then
+//! by design: never non-zero, frozen, behind a gate that starts at zero, behind dead or saturated units, on a branch not taken, under a margin
+//! that is satisfied. Behind a forward that overflowed. After the scale collapsed because of non-finite gradients: then
 //! these are the fault, and rule `non-finite-origin` or `gradient-overflow` names it.
 
 use super::scale_advice::{Blamed, ScaleAdvice, compare, headroom, set_scale};
@@ -240,14 +242,18 @@ fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Opti
         measured("loss_scale", scale),
         measured("max_abs_as_held", shown.max_abs),
         measured("max_abs_unscaled", shown.max_abs / scale),
-        measured("fading_share", underflow.fading_share),
     ];
+    // Of a gradient that is lost whole no element is left to fade.
+    if shown.latest.stats.max_abs > 0.0 && underflow.lost_share < 1.0 {
+        evidence.push(measured("fading_share", underflow.fading_share));
+    }
     let (lost, l1) = match underflow.measured {
         true => ("lost_share", "lost_l1_share"),
         false => ("lost_share_estimate", "lost_l1_share_estimate"),
     };
     evidence.extend([measured(lost, underflow.lost_share), measured(l1, underflow.l1hat)]);
-    if let Some((advice, exponent)) = advice.and_then(|a| Some((a, a.exponent()?))) {
+    let raised = |exponent: &i32| f64::from(*exponent).exp2() > scale || shown.latest.loss_scale.is_none();
+    if let Some((advice, exponent)) = advice.and_then(|a| Some((a, a.exponent().filter(raised)?))) {
         evidence.push(measured("recommended_loss_scale", f64::from(exponent).exp2()));
         evidence.push(measured("headroom_bits_at_recommended", advice.headroom_bits(exponent)));
     }
@@ -257,7 +263,7 @@ fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Opti
 fn explanation(aggregate: &Aggregate, judged: &[Judged<'_>], decision: &Decision) -> String {
     let shown = &judged[decision.first];
     let upstream = judged[decision.first + 1..].iter().filter(|j| j.lasting() > MEDIAN_NEAR).count();
-    let mut text = vec![what_is_wrong(judged, decision), what_is_left(shown)];
+    let mut text = vec![what_is_left(shown), what_is_wrong(judged, decision)];
     if decision.layer_is_to_blame {
         text.push(format!("It begins at layer `{}`{}.", layer_name(&shown.site.site), made_by(aggregate, shown)));
         if upstream > 0 {
@@ -273,13 +279,13 @@ fn what_is_wrong(judged: &[Judged<'_>], decision: &Decision) -> String {
     let all = judged.len();
     match decision.severity {
         Severity::Error => format!(
-            "FP16 loses the direction of the gradient: the predicted 1 - cosine is {} in the median of {} (harmed runs have more than 1e-3, healthy \
-             ones 2e-8).",
+            "So the layers are moved in a wrong direction, or not at all: the predicted error of the direction (1 - cosine) is {} in the median of {} \
+             (harmed runs have more than 1e-3, healthy ones 2e-8).",
             number(decision.median),
             count(all, "gradient")
         ),
         _ if decision.starved > 0 => format!(
-            "FP16 loses the direction of the gradient in {} of {all}: the predicted 1 - cosine is above 0.01.",
+            "So FP16 loses the direction of the gradient in {} of {all}: the predicted error (1 - cosine) is above 0.01 there.",
             decision.starved
         ),
         _ => format!(
@@ -295,18 +301,18 @@ fn what_is_left(shown: &Judged<'_>) -> String {
     let scale = shown.latest.loss_scale.unwrap_or(1.0);
     let Some(u) = shown.latest.underflow.filter(|_| shown.latest.stats.max_abs > 0.0) else {
         return format!(
-            "Nothing is left of the gradient of `{label}`: all {} elements are zero.",
+            "Nothing is left of the gradient of `{label}`: all {} elements are zero, so nothing below it learns.",
             shown.latest.stats.count
         );
     };
     let lost = match (u.lost_share, u.saturated) {
-        (s, _) if u.measured => format!("{} was lost (measured at the cast from FP32)", share(s)),
-        (0.0, _) => "none seems lost".to_string(),
-        (s, true) => format!("an estimated {} or more was lost (the estimate ends there)", share(s)),
-        (s, false) => format!("an estimated {} was lost", share(s)),
+        (s, _) if u.measured => format!("{} of all were rounded to zero (measured at the cast from FP32)", share(s)),
+        (0.0, _) => "none seem lost".to_string(),
+        (s, true) => format!("an estimated {} or more of all were rounded to zero (the estimate ends there)", share(s)),
+        (s, false) => format!("an estimated {} of all were rounded to zero", share(s)),
     };
     format!(
-        "Of the gradient of `{label}`, {} of the non-zero elements fade (subnormal) and {lost}; its largest value is {} as FP16 held it, {} \
+        "Of the gradient of `{label}`, {} of the elements that are left fade (subnormal) and {lost}; its largest value is {} as FP16 held it, {} \
          without the loss scale.",
         share(u.fading_share),
         power_of_two(shown.max_abs),
@@ -327,15 +333,23 @@ fn remedy(
 ) -> String {
     let config = aggregate.scaler_config.as_ref();
     let now = shown.latest.loss_scale;
+    // Underflow is never cured by a lower scale: one that is not above what is in force says that the layer, and not the scale, is the place to look.
+    let raised = |exponent: i32| {
+        let higher = f64::from(exponent).exp2() > now.unwrap_or(0.0);
+        set_scale(config, now, exponent).filter(|_| higher || now.is_none())
+    };
     let Some(advice) = advice else {
-        return format!(
-            "Nothing of the gradient is left to compute a scale from. {}; it halves itself until the gradients fit.",
-            sentence(set_scale(config, now, 16))
-        );
+        return match raised(16) {
+            Some(set) => format!(
+                "Nothing of the gradient is left to compute a scale from. {}; a dynamic one halves itself until the gradients fit.",
+                sentence(set)
+            ),
+            None => look_at(aggregate, shown),
+        };
     };
     let blamed = if layer_is_to_blame { Blamed::TooSmall(shown.site) } else { Blamed::Nobody };
     let Some(exponent) = advice.exponent() else { return sentence(advice.layer_to_fix(blamed)) + "." };
-    let set = sentence(set_scale(config, now, exponent));
+    let Some(set) = raised(exponent).map(sentence) else { return look_at(aggregate, shown) };
     let fits = headroom(advice, exponent);
     if shown.latest.stats.max_abs > 0.0 {
         let compared = compare(shown.site, &shown.latest.stats, now.unwrap_or(1.0), exponent);
@@ -345,6 +359,18 @@ fn remedy(
             "{set}: a gradient of which nothing is left cannot say which scale it needs, so begin there and look again; {fits}."
         )
     }
+}
+
+/// What to look at where the scale cannot help.
+fn look_at(aggregate: &Aggregate, shown: &Judged<'_>) -> String {
+    let site = &shown.site.site;
+    let via = shown.latest.via.and_then(|id| aggregate.site(id)).map_or(site, |v| &v.site);
+    format!(
+        "Look at layer `{}`, at what `{}` passes backward: a factor that shrinks the gradient there, a sigmoid or softmax at its end, a mean over very \
+         many elements. Take it out, or compute that part in FP32.",
+        layer_name(site),
+        via.label()
+    )
 }
 
 fn sentence(text: String) -> String {
@@ -477,13 +503,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_became_zero_is_starved() {
+    fn a_gradient_that_faded_and_became_zero_is_starved() {
         let mut run = Scenario::new();
         run.dynamic_scaler(1024.0).steps(8, |s, i| {
             s.loss(1.0).applied(1024.0);
             backward(
                 s,
-                [0.1, if i < 3 { 0.1 } else { 0.0 }, if i < 3 { 0.1 } else { 0.0 }, if i < 3 { 0.1 } else { 0.0 }],
+                [0.1, if i < 3 { 1e-6 } else { 0.0 }, if i < 3 { 1e-6 } else { 0.0 }, if i < 3 { 1e-6 } else { 0.0 }],
                 i,
             );
         });
@@ -493,11 +519,11 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_that_is_new_and_leaves_nothing_from_its_first_step_is_found() {
+    fn a_factor_that_is_new_and_leaves_next_to_nothing_from_its_first_step_is_found() {
         let mut run = Scenario::new();
         run.dynamic_scaler(1024.0).steps(8, |s, i| {
             s.loss(1.0).applied(1024.0).gradient("fc3", "linear", F16, &normal(512, 1.0, i));
-            let left = if i < 3 { normal(512, 1.0, i) } else { vec![0.0; 512] };
+            let left = normal(512, if i < 3 { 1.0 } else { 5e-8 }, i);
             if i >= 3 {
                 // A product of zeros with a tiny constant: that its output is zero says nothing of the constant.
                 s.activation("fc2", "sub", F16, &[0.0; 512]).activation("fc2", "mul", F16, &[0.0; 512]);
@@ -551,6 +577,33 @@ mod tests {
         assert_eq!(f.layer, "fc1");
         assert!(f.remedy.contains("no loss scale") || f.remedy.contains("No loss scale"), "{}", f.remedy);
         assert!(f.remedy.contains("Change layer `fc1`"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn a_scale_that_was_dropped_between_two_steps_leaves_evidence_in_what_was_there_before() {
+        let mut run = Scenario::new();
+        run.static_scaler(1024.0).steps(8, |s, i| {
+            let scale = if i < 4 { 1024.0 } else { 2f64.powi(-20) };
+            s.loss(1.0).loss_scale(scale);
+            backward(s, [1e-3 * scale; 4], i);
+        });
+        let f = only(&run);
+        assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("", 4, Severity::Error));
+    }
+
+    #[test]
+    fn a_remedy_never_lowers_the_scale_nor_asks_why_one_that_never_moved_has_left() {
+        for init in [65536.0, 2f64.powi(20)] {
+            let mut run = Scenario::new();
+            run.dynamic_scaler(init).steps(8, |s, i| {
+                s.loss(1.0).applied(init);
+                let left = if i < 3 { 2e-6 } else { 0.0 };
+                backward(s, [0.1, 0.1, left, left], i);
+            });
+            let f = only(&run);
+            assert!(!f.remedy.contains("ower") && !f.remedy.contains("why the scale"), "{}", f.remedy);
+            assert!(f.remedy.contains("layer `fc2`") || f.remedy.starts_with("Raise"), "{}", f.remedy);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! ## How it decides
 //!
 //! * **Forward, error** at once: activations carry no loss scale, so it never caused it. In any precision.
-//! * **Backward, error**: at once where the gradient is held in FP32 or BF16, whose range no scale exhausts, and where there is no scaler. In FP16
+//! * **Backward, error**: at once where the derivative of the operator is infinite (the root, the norm or a power of exact zero), where the gradient is held in FP32 or BF16, whose range no scale exhausts, and where there is no scaler. In FP16
 //!   only a gradient that is NaN from its beginning, and only when the scale cannot have made it so: it was seen at two scales 2^8 apart,
 //!   or at a scale below 1, or twice while the same gradient had stood 2^8 below FP16's end. Under a static scale: three times in 32 steps.
 //! * **Parameter, error**: non-finite after the step, while nothing before it was.
@@ -28,13 +28,13 @@
 //!
 //! ## When it stays silent
 //!
-//! On calibration and on a scaler that probes its ceiling: FP16 gradients that overflow and recover. On -inf that a mask put there, as long as
+//! On a gradient that is not finite and reaches no parameter: the scaler found all of them finite. On calibration and on a scaler that probes its ceiling: FP16 gradients that overflow and recover. On -inf that a mask put there, as long as
 //! nothing is made of it. On everything that follows from an origin already known: later layers, ruined weights, later steps.
 
-use super::text::{counted, layer_name, measured, said, scale, share};
+use super::text::{base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
 use super::{Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
-use crate::observation::{Probe, Site, SiteId, Tier};
+use crate::observation::{Probe, ScalerEvent, Site, SiteId, Tier};
 
 /// Ratio of the scales between which a NaN must persist: 2^8.
 const INDEPENDENT_RATIO: f64 = 256.0;
@@ -46,6 +46,8 @@ const REPEATED: u64 = 2;
 const REPEATED_STATIC: u32 = 3;
 /// Steps in a row with a non-finite loss that need no scan to be a fault.
 const LOSS_STEPS: u64 = 3;
+/// Operators whose derivative is infinite where they give zero.
+const ROOTS: [&str; 5] = ["sqrt", "norm", "linalg_vector_norm", "std", "cdist"];
 /// The layer of what no parameter has touched.
 const INPUT: &str = "input";
 
@@ -93,7 +95,11 @@ fn forward(aggregate: &Aggregate) -> Option<Firing> {
     };
     let remedy = match (site.layer == INPUT, origin.after_mask) {
         (true, _) => {
-            format!("Look at the batch of step {}, and at `{}` which prepares it.", origin.step, site.operator)
+            let prepared_by = match site.operator.as_str() {
+                "data" => "the run's input data (what is fed to the model)".to_string(),
+                operator => format!("`{operator}`, which prepares it"),
+            };
+            format!("Look at the batch of step {}, and at {prepared_by}.", origin.step)
         }
         (_, true) => format!(
             "Leave at least one element unmasked in every row that `{}` of layer `{}` normalises, or write a finite number (-3e4) in place of -inf.",
@@ -102,14 +108,34 @@ fn forward(aggregate: &Aggregate) -> Option<Firing> {
         ),
         _ => advice_for(site, &origin),
     };
+    let onset = aggregate.non_finite.onset(&origin);
+    let before = match onset {
+        since if since < origin.step => {
+            format!(
+                " The loss was not finite since step {since}, which was not scanned; this is seen from step {}.",
+                origin.step
+            )
+        }
+        _ => String::new(),
+    };
+    let who = match (site.layer.as_str(), site.operator.as_str()) {
+        (INPUT, "data") => {
+            "The run's input data (what is fed to the model) is the first in forward to hold".to_string()
+        }
+        _ => format!("`{}` is the first operator to make", site.label()),
+    };
     let explanation = format!(
-        "`{}` is the first operator to make {} in forward, in {} of its elements. {whose} Activations carry no loss scale: it is independent of it, and no \
-         scale can help.",
-        site.label(),
+        "{who} {}{}, in {} of its elements. {whose} Activations carry no loss scale: it is independent of it, and no scale can help.{before}",
         kind(&origin),
+        if site.operator == "data" { "" } else { " in forward" },
         share((origin.nan + origin.inf) as f64 / origin.count.max(1) as f64),
     );
-    Some(firing(aggregate, site, &origin, "independent of the loss scale", explanation, remedy))
+    let mut firing = firing(aggregate, site, &origin, "independent of the loss scale", explanation, remedy);
+    firing.since = onset;
+    if onset < origin.step {
+        firing.evidence.push(counted("seen_from_step", origin.step));
+    }
+    Some(firing)
 }
 
 /// Non-finite activations that no observed operator of this step made.
@@ -198,6 +224,9 @@ fn ruinous_update<'a>(aggregate: &'a Aggregate, parameter: &Site) -> Option<&'a 
 
 fn backward(aggregate: &Aggregate) -> Option<Firing> {
     let nf = &aggregate.non_finite;
+    if reached_no_parameter(aggregate) {
+        return None;
+    }
     let origin = nf.latest.backward.filter(|_| nf.latest.forward_is_clean() && nf.loss_bad.is_none())?;
     let site = &aggregate.site(origin.site)?.site;
     let history = nf.backward.get(&origin.site)?;
@@ -235,9 +264,16 @@ fn why_not_the_scale(aggregate: &Aggregate, site: &Site, origin: &Origin, histor
             site.dtype.name().to_uppercase()
         ));
     }
-    // An infinity in FP16 is a matter of range, and of rule AMP202; NaN from the beginning is not.
-    if origin.inf > 0 {
+    let is_pole = is_pole_of_derivative(aggregate, origin);
+    // An infinity in FP16 is a matter of range, and of rule AMP202; NaN from the beginning and the pole of a derivative are not.
+    if origin.inf > 0 && !is_pole {
         return None;
+    }
+    if let Some(via) = origin.via.and_then(|id| aggregate.site(id)).filter(|_| is_pole) {
+        return Some(format!(
+            "`{}` gave an exact zero, where its derivative is infinite: independent of the scale.",
+            via.site.label()
+        ));
     }
     let Some(now) = origin.loss_scale else {
         return Some("There is no loss scale that could have caused it.".into());
@@ -264,6 +300,26 @@ fn why_not_the_scale(aggregate: &Aggregate, site: &Site, origin: &Origin, histor
     (is_static && aggregate.non_finite.bad_among_last(32) >= REPEATED_STATIC).then(|| {
         format!("It is NaN, not infinite, at its beginning, again and again at the static scale {}.", scale(now))
     })
+}
+
+/// Whether what backward made non-finite was shut out before it reached a parameter, as by a ReLU behind it: the scaler found every gradient finite.
+fn reached_no_parameter(aggregate: &Aggregate) -> bool {
+    let finds = |wanted: bool| {
+        let events = aggregate.latest.iter().flat_map(|step| &step.scaler);
+        events.filter(|e| matches!(e, ScalerEvent::Unscaled { found_inf, .. } if *found_inf == wanted)).count()
+    };
+    finds(false) > 0 && finds(true) == 0
+}
+
+/// Whether a gradient comes out of an operator whose derivative is infinite where it gives zero, and which gave zero at that step.
+pub(super) fn is_pole_of_derivative(aggregate: &Aggregate, origin: &Origin) -> bool {
+    let Some(via) = origin.via.and_then(|id| aggregate.site(id)) else { return false };
+    let zeros = via.recent.iter().rev().find(|s| s.step <= origin.step).map_or(0, |s| s.stats.zeros);
+    match base_name(&via.site.operator).trim_end_matches('_') {
+        // A square of zero has a derivative of zero: only where each zero, and nothing else, became non-finite is it a pole.
+        "pow" => zeros > 0 && origin.inf + origin.nan == zeros,
+        name => zeros > 0 && ROOTS.contains(&name),
+    }
 }
 
 /// A loss that is non-finite while nothing observed is.
@@ -400,7 +456,7 @@ fn kind(origin: &Origin) -> &'static str {
 /// What usually helps with this operator.
 fn advice_for(site: &Site, origin: &Origin) -> String {
     let layer = layer_name(site);
-    match site.operator.split('#').next().unwrap_or("") {
+    match base_name(&site.operator) {
         "log" | "log2" | "log10" | "log1p" => {
             format!(
                 "`{}` of layer `{layer}` was given zero or less: clamp its input to 1e-6 or more, or use a fused form (log_softmax, cross-entropy on logits).",
@@ -417,10 +473,7 @@ fn advice_for(site: &Site, origin: &Origin) -> String {
                 site.operator
             )
         }
-        _ if origin.inf > 0 => format!(
-            "The result of `{}` is too large: keep layer `{layer}` in FP32 or BF16, or bring its input down.",
-            site.operator
-        ),
+        _ if origin.inf > 0 => keep_in_range(site),
         _ => format!(
             "Look at `{}` of layer `{layer}` and its inputs at step {}; keep the layer in FP32 to see whether range is the cause.",
             site.operator, origin.step
@@ -692,6 +745,78 @@ mod tests {
         let d = diagnose(&run);
         assert_eq!((only(&d).layer.as_str(), only(&d).onset_step), ("", 1));
         assert!(only(&d).explanation.contains("unobserved origin"), "{}", only(&d).explanation);
+    }
+
+    #[test]
+    fn a_pole_in_a_net_with_a_causal_mask_is_not_blamed_on_the_mask() {
+        for (operator, value, advice) in [("log", -INF, "clamp"), ("div", NAN, "epsilon"), ("exp", INF, "in FP32")] {
+            let mut run = Scenario::new();
+            run.step(|s| {
+                s.loss(NAN).activation("attn", "masked_fill", F16, &[1.0, -INF]);
+                s.activation("attn", "softmax", F16, &[1.0, 0.0]).activation("up", operator, F16, &[value, 1.0]);
+                if operator == "exp" {
+                    // It was handed the mask's -inf, and made +inf of a finite element.
+                    s.inherited();
+                }
+            });
+            let d = diagnose(&run);
+            let f = d.findings().iter().find(|f| f.code == "AMP501").unwrap();
+            assert_eq!((f.layer.as_str(), f.operator.as_str()), ("up", operator));
+            assert!(f.remedy.contains(advice) && !f.explanation.contains("a mask wrote"), "{f:#?}");
+        }
+    }
+
+    #[test]
+    fn an_infinity_of_a_pole_is_no_matter_of_range() {
+        for operator in ["log", "div#2", "rsqrt", "reciprocal", "log_"] {
+            let mut run = Scenario::new();
+            run.step(|s| {
+                s.loss(1.0).activation("up", operator, F16, &[INF, 1.0]);
+            });
+            assert_eq!(only(&diagnose(&run)).operator, operator);
+        }
+    }
+
+    #[test]
+    fn the_root_of_an_exact_zero_is_named_once_and_at_once() {
+        let step = |s: &mut StepBuilder<'_>, reaches: bool| {
+            if reaches {
+                s.skipped(65536.0, 32768.0)
+            } else {
+                s.applied(65536.0)
+            };
+            s.loss(1.0).activation("up", "sqrt", F16, &[0.0, 1.0]);
+            s.gradient("up", "sqrt", F16, &[1.0, 1.0]);
+            s.gradient("up", "abs", F16, &[INF, 0.5]).via("up", "sqrt", F16);
+        };
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(12, |s, _| step(s, true));
+        let d = diagnose(&run);
+        assert_eq!((only(&d).layer.as_str(), only(&d).onset_step), ("up", 0));
+        assert!(only(&d).remedy.contains("epsilon") && only(&d).explanation.contains("exact zero"), "{:#?}", only(&d));
+
+        // A ReLU behind it takes the infinity away: no parameter sees it.
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(12, |s, _| step(s, false));
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+
+    #[test]
+    fn the_onset_is_that_of_the_loss_where_the_steps_between_were_not_scanned() {
+        let mut run = Scenario::sampled(Sampling::Every(3));
+        run.step(|s| well(s, F32, 0)).steps(2, |s, i| {
+            s.tier(Tier::Light).loss(if i == 2 { NAN } else { 1.0 });
+        });
+        run.step(|s| {
+            s.loss(NAN).activation("fc2", "log", F32, &[NAN]);
+        });
+        let d = diagnose(&run);
+        assert_eq!((only(&d).layer.as_str(), only(&d).onset_step), ("fc2", 2));
+        assert!(
+            only(&d).explanation.contains("since step 2") && only(&d).explanation.contains("from step 3"),
+            "{:?}",
+            only(&d)
+        );
     }
 
     #[test]

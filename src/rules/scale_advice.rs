@@ -104,24 +104,33 @@ impl<'a> ScaleAdvice<'a> {
     }
 }
 
-/// What to do with the scaler there is so that its scale becomes `2^exponent`.
-pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponent: i32) -> String {
-    let target = scale(f64::from(exponent).exp2());
-    let verb = |from: f64| if from < f64::from(exponent).exp2() { "raise" } else { "lower" };
+/// What to do with the scaler there is so that its scale becomes `2^exponent`; `None` where that is the scale in force, or where a dynamic scaler began
+/// there or beyond and has come to `now` by itself, so that no setting of it helps.
+pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponent: i32) -> Option<String> {
+    let wanted = f64::from(exponent).exp2();
+    let target = scale(wanted);
+    let verb = |from: f64| if from < wanted { "raise" } else { "lower" };
+    if now == Some(wanted) {
+        return None;
+    }
     match (config, now) {
-        (Some(c), _) if c.is_static() => {
-            format!(
-                "{} the static loss scale from {} to {target}, or let it be dynamic",
-                verb(c.init_scale),
-                scale(c.init_scale)
-            )
-        }
-        (Some(c), _) if c.init_scale != f64::from(exponent).exp2() => {
-            format!("{} `init_scale` from {} to {target}", verb(c.init_scale), scale(c.init_scale))
-        }
-        (Some(_), _) => format!("keep `init_scale` at {target}, and find out why the scale left it"),
-        (None, Some(s)) if s != 1.0 => format!("{} the loss scale from {} to {target}", verb(s), scale(s)),
-        (None, _) => format!("scale the loss: use a `GradScaler` with `init_scale` = {target}"),
+        (Some(c), _) if c.is_static() => Some(format!(
+            "{} the static loss scale from {} to {target}, or let it be dynamic",
+            verb(c.init_scale),
+            scale(c.init_scale)
+        )),
+        (Some(c), Some(now)) if now < wanted && wanted <= c.init_scale => Some(format!(
+            "find out why the scale fell from {} to {}: look at the steps that were skipped, for it has to be {target}",
+            scale(c.init_scale),
+            scale(now)
+        )),
+        (Some(c), Some(now)) if c.init_scale <= wanted && wanted < now => Some(format!(
+            "begin at {target} and let it grow less often (`growth_interval`), for it has grown to {}",
+            scale(now)
+        )),
+        (Some(c), _) => Some(format!("{} `init_scale` from {} to {target}", verb(c.init_scale), scale(c.init_scale))),
+        (None, Some(s)) if s != 1.0 => Some(format!("{} the loss scale from {} to {target}", verb(s), scale(s))),
+        (None, _) => Some(format!("scale the loss: use a `GradScaler` with `init_scale` = {target}")),
     }
 }
 
@@ -131,10 +140,11 @@ pub(super) fn compare(site: &SiteSummary, stats: &Stats, now: f64, exponent: i32
     let (before, after) =
         (Zones::of(&stats.exponents, Format::F16, 0), Zones::of(&stats.exponents, Format::F16, shift));
     format!(
-        "at {} {} of the non-zero gradient of `{}` is subnormal in FP16 and its largest value is {}; at 2^{exponent} {} of that part is",
+        "at {} {} of the non-zero elements of the gradient of `{}` {} subnormal in FP16 and the largest value is {}; at 2^{exponent} {} of these elements would be",
         if now == 1.0 { "scale 1".into() } else { power_of_two(now) },
         share(before.share(before.fading)),
         site.site.label(),
+        if before.fading == 1 { "is" } else { "are" },
         power_of_two(stats.max_abs),
         share(after.share(after.fading + after.lost)),
     )

@@ -208,3 +208,69 @@ fn gradient_accumulation_and_weight_tying_show_a_site_twice_in_a_step() {
         );
     }));
 }
+
+#[test]
+fn a_margin_that_is_satisfied_gives_an_exactly_zero_gradient_whatever_the_loss() {
+    // The loss has a constant part, so it is not zero; what the margin passes is, from step 5 on.
+    assert_silent(&fp16_with(14, |s, i| {
+        let met = i >= 5;
+        let left = |deviation: f64| if met { vec![0.0; 256] } else { normal(256, deviation, i) };
+        let held: Vec<f64> = normal(256, 1.0, i)
+            .iter()
+            .enumerate()
+            .map(|(k, x)| if met && k % 8 > 0 { 0.0 } else { x.max(0.0) })
+            .collect();
+        s.loss(0.01).activation("out", "relu", F16, &held).activation("out", "mul", F16, &left(1.0));
+        s.gradient("out", "mul", F16, &[102.4; 256])
+            .gradient("out", "relu", F16, &normal(256, 102.4, i))
+            .via("out", "mul", F16);
+        s.gradient("out", "sub", F16, &left(102.4)).via("out", "relu", F16);
+        s.gradient("out", "linear", F16, &left(102.4)).via("out", "sub", F16);
+        s.gradient("f2", "linear", F16, &left(50.0)).via("out", "linear", F16);
+        s.gradient("f1", "linear", F16, &left(50.0)).via("f2", "linear", F16);
+    }));
+}
+
+#[test]
+fn saturated_units_and_a_branch_that_is_not_taken() {
+    for (operator, end) in
+        [("relu6", 6.0), ("clamp", 1.0), ("hardtanh", -1.0), ("sigmoid", 1.0), ("tanh", 1.0), ("where", 0.3)]
+    {
+        // A small gradient goes in, so that what is zero behind it could as well have been rounded away.
+        for size in [1.0, 3e-5] {
+            assert_silent(&fp16_with(12, |s, i| {
+                let shut = i >= 5;
+                let (out, grad) =
+                    if shut { (vec![end; 256], vec![0.0; 256]) } else { (normal(256, 0.5, i), normal(256, 1.0, i)) };
+                s.activation("unit", operator, F16, &out);
+                s.gradient("unit", operator, F16, &normal(256, size, i));
+                s.gradient("unit", "linear", F16, &grad).via("unit", operator, F16);
+            }));
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_an_overflowing_forward_made_zero_is_no_underflow() {
+    let mut run = fp16_with(4, |_, _| {});
+    run.steps(8, |s, i| {
+        s.applied(65536.0);
+        healthy_step(s, F16, 1e-4, 65536.0, i);
+        s.activation("norm", "mul", F16, &[f64::INFINITY; 256]).gradient("norm", "mul", F16, &normal(256, 1e-6, i));
+        s.gradient("fc0", "linear", F16, &[0.0; 256]).via("norm", "mul", F16);
+    });
+    assert!(!found(&diagnose(&run)).contains(&"AMP201"), "{:#?}", diagnose(&run).findings());
+}
+
+#[test]
+fn skips_that_no_calibration_explains_are_not_called_so() {
+    let calibration = |finite: bool, skips: u64| {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(skips, |s, _| {
+            s.loss(if finite { 1.0 } else { f64::NAN }).skipped(65536.0, 32768.0);
+        });
+        diagnose(&run).aggregate().scaler.calibration_skips
+    };
+    assert_eq!((calibration(true, 5), calibration(true, 16)), (5, 16));
+    assert_eq!((calibration(true, 17), calibration(true, 120), calibration(false, 5)), (0, 0, 0));
+}

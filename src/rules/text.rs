@@ -49,6 +49,38 @@ pub(super) fn layer_name(site: &Site) -> &str {
     if site.layer.is_empty() { "(root)" } else { &site.layer }
 }
 
+/// Operators that add up many elements, and can hold their sum in FP32.
+const REDUCTIONS: [&str; 10] =
+    ["sum", "mean", "norm", "linalg_vector_norm", "var", "std", "cumsum", "prod", "logsumexp", "einsum"];
+
+/// Operators that give an infinity at a point, whatever the range of the format: by their operators' names.
+const POLES: [&str; 7] = ["log", "log2", "log10", "log1p", "div", "reciprocal", "rsqrt"];
+
+/// Whether an infinity out of this operator is a pole, where an epsilon helps, and no matter of range.
+pub(super) fn is_pole(operator: &str) -> bool {
+    POLES.contains(&base_name(operator).trim_end_matches('_'))
+}
+
+/// What an operator is called, whichever use of it in the layer this is.
+pub(super) fn base_name(operator: &str) -> &str {
+    operator.split('#').next().unwrap_or(operator)
+}
+
+/// What to do with an operator whose FP16 result is too large: one sentence for all rules that see it.
+pub(super) fn keep_in_range(site: &Site) -> String {
+    let (operator, layer, name) = (&site.operator, layer_name(site), base_name(&site.operator));
+    if REDUCTIONS.contains(&name) {
+        format!(
+            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`)."
+        )
+    } else {
+        format!(
+            "Run `{operator}` of layer `{layer}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down: normalise before it, or \
+             scale before the product and not after."
+        )
+    }
+}
+
 /// `n` things, with the right ending.
 pub(super) fn count(n: usize, thing: &str) -> String {
     if n == 1 { format!("1 {thing}") } else { format!("{n} {thing}s") }

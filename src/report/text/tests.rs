@@ -71,3 +71,21 @@ fn who_cannot_tell_says_what_to_do() {
     let report = quiet(&[Record::Run(run_info(Sampling::Off))], Health::Unknown);
     assert!(report.contains("could not tell: no step was recorded. `doctor.step(&loss)` must"), "{report}");
 }
+
+#[test]
+fn a_run_too_short_for_a_rule_is_healthy_only_so_far() {
+    let doubts = [Doubt { code: "AMP201", name: "gradient-underflow", reason: "1 of 3 samples".into() }];
+    let aggregate = Aggregate::default();
+    let rank = Rank {
+        file: "",
+        integrity: None,
+        stopped: None,
+        aggregate: &aggregate,
+        findings: &[],
+        doubts: &doubts,
+        omitted: &[],
+        health: Health::Healthy,
+    };
+    let report = text(&Run::single(rank), &Layout::default());
+    assert!(report.ends_with("healthy so far: too little was seen for 1 rule (AMP201), see above\n"), "{report}");
+}

@@ -507,11 +507,12 @@ mod tests {
         let mut run = Scenario::new();
         run.dynamic_scaler(1024.0).steps(8, |s, i| {
             s.loss(1.0).applied(1024.0);
-            backward(
-                s,
-                [0.1, if i < 3 { 1e-6 } else { 0.0 }, if i < 3 { 1e-6 } else { 0.0 }, if i < 3 { 1e-6 } else { 0.0 }],
-                i,
-            );
+            let left = match i {
+                0..2 => 0.1,
+                2 => 1e-5,
+                _ => 0.0,
+            };
+            backward(s, [0.1, left, left, left], i);
         });
         let f = only(&run);
         assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("fc3", 3, Severity::Error));

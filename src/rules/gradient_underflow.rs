@@ -514,8 +514,9 @@ mod tests {
             };
             backward(s, [0.1, left, left, left], i);
         });
+        // It begins with the step at which it fades.
         let f = only(&run);
-        assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("fc3", 3, Severity::Error));
+        assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("fc3", 2, Severity::Error));
         assert!(f.explanation.contains("all 512 elements are zero"), "{}", f.explanation);
     }
 

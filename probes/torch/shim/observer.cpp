@@ -135,7 +135,7 @@ bool other_callbacks(const Watch& observer) {
          observer.other_profiler.load(std::memory_order_relaxed);
 }
 
-void report_start(const Observer& observer, const at::RecordFunction& fn, ampd_op_kind kind) {
+bool report_start(const Observer& observer, const at::RecordFunction& fn, ampd_op_kind kind) {
   Described described;
   c10::SmallVector<double, 4> scalars;
   for (const auto& input : fn.inputs()) {
@@ -148,7 +148,7 @@ void report_start(const Observer& observer, const at::RecordFunction& fn, ampd_o
   ampd_op op{fn.name(), kind, at::GradMode::is_enabled(), sequence, described.tensors.data(), described.tensors.size(),
              scalars.data(), scalars.size()};
   fail_if_planted(AMPD_IN_START);
-  ampd_on_start(observer->attachment->handle, &op);
+  return ampd_on_start(observer->attachment->handle, &op) != 0;
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
@@ -179,8 +179,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
       at::enableRecordFunction(false);
     }
     if (t.backward == 0 && !node) {
-      context->reported = true;
-      report_start(observer, fn, AMPD_OPERATOR);
+      context->reported = report_start(observer, fn, AMPD_OPERATOR);
     } else if (node && std::strcmp(name, "ToCopyBackward0") == 0) {
       report_start(observer, fn, AMPD_BACKWARD_NODE);
     }

@@ -40,7 +40,8 @@ struct ampd_op {
 };
 
 // Implemented by the observer. `attachment` is what was given to ampd_observer_install.
-void ampd_on_start(void* attachment, const ampd_op* op);
+// Returns whether the operator's end is to be reported too.
+int ampd_on_start(void* attachment, const ampd_op* op);
 // `tokens` has one slot a tensor, zero on entry; a non-zero slot asks for a gradient hook that reports with this token.
 void ampd_on_end(void* attachment, const ampd_op* op, uint64_t* tokens);
 void ampd_on_backward(void* attachment);

@@ -351,3 +351,29 @@ fn a_causal_mask_does_not_make_every_step_a_full_one() {
     let full: Vec<u64> = run.steps.iter().filter(|s| s.tier == Tier::Full).map(|s| s.index).collect();
     assert_eq!(full, [0, 5]);
 }
+
+#[test]
+fn a_loop_that_never_calls_step_fills_no_memory_and_is_told() {
+    let vs = store(17);
+    let net = mlp(&vs);
+    let mut opt = nn::Sgd::default().build(&vs, 0.1).unwrap();
+    let run = observe(&vs, |doctor| {
+        for _ in 0..6000 {
+            let (x, y) = batch();
+            let loss = net.forward(&x).cross_entropy_for_logits(&y);
+            opt.backward_step(&loss);
+        }
+        doctor.step(());
+        let (x, y) = batch();
+        let loss = net.forward(&x).cross_entropy_for_logits(&y);
+        opt.backward_step(&loss);
+        doctor.step(&loss);
+    });
+    assert!(
+        run.notes.iter().any(|n| n.kind == NoteKind::BlindSpot && n.text.contains("doctor.step()")),
+        "{:?}",
+        run.notes
+    );
+    assert!(run.steps[0].observations.len() <= 100_100, "{}", run.steps[0].observations.len());
+    assert!(!run.at(1, |s| s.probe == Probe::ActivationGrad).is_empty(), "the next step is watched again");
+}

@@ -1,7 +1,7 @@
 //! The callbacks' way into the observer's state: everything that fails in here ends the observing, never the training.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
@@ -265,16 +265,18 @@ fn attachment(handle: *mut c_void) -> Option<Arc<Attachment>> {
 /// # Safety
 /// Called by the shim: `op` lives for the call.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ampd_on_start(handle: *mut c_void, op: *const RawOp) {
+unsafe extern "C" fn ampd_on_start(handle: *mut c_void, op: *const RawOp) -> c_int {
     // SAFETY: the shim's promise.
-    let (Some(attachment), Some(op)) = (attachment(handle), (unsafe { op.as_ref() })) else { return };
+    let (Some(attachment), Some(op)) = (attachment(handle), (unsafe { op.as_ref() })) else { return 0 };
+    let mut wants_end = false;
     attachment.enter(Callback::Start, |state| {
         if op.kind == RawOp::BACKWARD_NODE {
             state.backward_node(op);
         } else {
-            state.operator_starts(op, events::inside_scaler());
+            wants_end = state.operator_starts(op, events::inside_scaler());
         }
     });
+    c_int::from(wants_end)
 }
 
 /// # Safety

@@ -4,7 +4,6 @@ use ampdoctor::observation::Probe;
 use ampdoctor::scan::Dtype;
 
 use super::border::{RawOp, RawTensor, tensor};
-use super::layers::LayerId;
 use super::params::Role;
 use super::state::State;
 use super::trace::Entry;
@@ -19,7 +18,7 @@ impl State {
     /// The gradient of an activation arrived.
     pub(super) fn gradient(&mut self, token: u64, gradient: &RawTensor) {
         let index = (token as u32).wrapping_sub(1) as usize;
-        if !self.full || (token >> 32) as u32 != self.serial || index >= self.trace.entries.len() {
+        if !self.full || self.is_overrun() || (token >> 32) as u32 != self.serial || index >= self.trace.entries.len() {
             return;
         }
         let Some(stats) = self.scan(gradient) else { return };
@@ -27,6 +26,9 @@ impl State {
         let activation = &mut self.trace.entries[index];
         activation.reached = true;
         activation.gradient_non_finite |= stats.non_finite() > 0;
+        if activation.gradient_non_finite || activation.stats.non_finite() > 0 || activation.inherited {
+            self.trace.poisoned.insert(activation.layer);
+        }
         let dtype = gradient.dtype().unwrap_or(activation.dtype);
         let mut entry = Entry::new(activation.layer, Probe::ActivationGrad, dtype, stats);
         entry.op = activation.op;
@@ -75,18 +77,8 @@ impl State {
             let Some(stats) = self.scan(&gradient) else { continue };
             let mut entry = Entry::new(layer, Probe::ParamGrad, gradient.dtype().unwrap_or(Dtype::F32), stats);
             entry.tensor = name;
-            entry.inherited = self.layer_gradient_non_finite(layer);
+            entry.inherited = self.trace.poisoned.contains(&layer);
             self.trace.push(entry);
         }
-    }
-
-    /// Whether a gradient that reached an output of this layer, or a value there, was not finite.
-    pub(super) fn layer_gradient_non_finite(&self, layer: LayerId) -> bool {
-        self.trace.entries.iter().any(|e| {
-            e.layer == layer
-                && e.probe == Probe::Activation
-                && e.reached
-                && (e.gradient_non_finite || e.stats.non_finite() > 0 || e.inherited)
-        })
     }
 }

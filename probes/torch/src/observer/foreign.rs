@@ -72,6 +72,11 @@ impl ForeignScaler {
         }
     }
 
+    /// Whether an operator of the scaler has begun.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     pub(super) fn operator_ends(&mut self) {
         match self.running.take() {
             Some(Running::Unscale { scale, found_inf }) => {

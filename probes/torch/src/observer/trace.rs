@@ -81,6 +81,8 @@ pub(super) struct Trace {
     pub scanned: HashMap<Content, usize>,
     /// Memory that was looked at and is not scanned again: a parameter's, or what could not be read.
     pub passed: HashSet<Content>,
+    /// Layers in which a value, or the gradient that reached it, was not finite.
+    pub poisoned: HashSet<LayerId>,
     /// Backward passes begun.
     pub epoch: u32,
 }

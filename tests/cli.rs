@@ -113,7 +113,7 @@ fn a_truncated_recording_is_judged_by_what_it_holds() {
         fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
         let output = run(&here, &["check", &format!("runs/{name}"), "--report", "report.json"]);
         assert_eq!(code(&output), exit, "{name}");
-        assert!(stdout(&output).contains("it still runs, or it was killed"), "{}", stdout(&output));
+        assert!(stdout(&output).contains("the run still goes on, it was killed, or its disk was full"), "{}", stdout(&output));
         assert_eq!(report(&here)["ranks"][0]["recording"]["end"], "cut");
     }
 }
@@ -127,9 +127,57 @@ fn a_damaged_recording_is_judged_and_its_damage_is_told() {
     bytes[middle] ^= 0xff;
     fs::write(&path, bytes).unwrap();
     let output = run(&here, &["check", "runs/healthy", "--report", "report.json"]);
-    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(code(&output), 3, "{output:?}");
     assert!(stderr(&output).starts_with("warning: damaged, "), "{}", stderr(&output));
+    assert!(stdout(&output).contains("but a part of the recording was lost"), "{}", stdout(&output));
     assert_eq!(report(&here)["ranks"][0]["recording"]["damage_count"], 1);
+    assert_eq!(report(&here)["verdict"]["health"], "unknown");
+}
+
+/// The definition of the site at which the run overflows is lost, and with it every sign of the overflow there.
+#[test]
+fn a_lost_site_never_makes_a_run_healthy_and_all_it_cost_is_counted() {
+    let here = here();
+    for (name, exit) in [("healthy", 3), ("sick", 1)] {
+        let path = here.path().join(format!("runs/{name}/rank-0.amprec"));
+        let mut bytes = fs::read(&path).unwrap();
+        let site = bytes.windows(3).position(|window| window == b"fc2").and_then(|run| {
+            let behind = run + 20;
+            bytes[behind..].windows(3).position(|window| window == b"fc2").map(|at| behind + at)
+        });
+        bytes[site.expect("a definition")] ^= 0xff;
+        fs::write(&path, bytes).unwrap();
+        let output = run(&here, &["check", &format!("runs/{name}"), "--report", "report.json"]);
+        assert_eq!(code(&output), exit, "{output:?}");
+        assert!(stdout(&output).contains("40 observations were left out"), "{}", stdout(&output));
+        assert_eq!(report(&here)["ranks"][0]["recording"]["lost_observations"], 40);
+    }
+}
+
+#[test]
+fn a_command_whose_recording_has_no_end_is_not_called_healthy() {
+    let here = here();
+    for (name, then, exit) in [("healthy", "true", 3), ("sick", "true", 1), ("healthy", "exit 7", 4)] {
+        let path = here.path().join(format!("runs/{name}/rank-0.amprec"));
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
+        let output = run(&here, &["check", "--report", "report.json", "--", "sh", "-c", &trainer(name, then)]);
+        assert_eq!(code(&output), exit, "{output:?}");
+        assert!(stdout(&output).contains("The recording ended early, after step 3"), "{}", stdout(&output));
+        assert_eq!(report(&here)["ranks"][0]["recording"]["ended_early"], true);
+    }
+}
+
+#[test]
+fn an_empty_rank_beside_a_healthy_one_is_named() {
+    let here = here();
+    fs::write(here.path().join("runs/healthy/rank-1.amprec"), "").unwrap();
+    let output = run(&here, &["check", "runs/healthy", "--report", "report.json"]);
+    assert_eq!(code(&output), 3, "{output:?}");
+    let text = stdout(&output);
+    let reason = "could not tell: the recording of rank 1 is empty";
+    assert!(text.contains(reason) && !text.contains("doctor.step"), "{text}");
+    assert_eq!(report(&here)["ranks"][1]["rank"], 1);
 }
 
 fn report(here: &TempDir) -> Value {

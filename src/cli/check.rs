@@ -43,7 +43,7 @@ fn check_command(
     let verdict = match load(&dir.path, terminal) {
         Ok(recording) => {
             terminal.note(&format!("recording: {}", shown(&dir.path)));
-            judge(&recording.run(), report, terminal)
+            judge(&recording.run().after_its_processes(), report, terminal)
         }
         Err(ReadError::NoRecording { .. } | ReadError::Missing { .. }) => {
             dir.nothing_recorded();

@@ -29,12 +29,21 @@ pub(super) type Sites = HashMap<u32, Site>;
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "lives for one call, and is nearly always the large one")]
 pub(super) enum Decoded {
-    /// A record, and the sites that it refers to and nobody defined.
-    Record(Record, Vec<u32>),
+    /// A record, and what of it was left out.
+    Record(Record, Lost),
     /// A kind of record that this reader does not know.
     Unknown,
     /// A site that was defined before, in the same words.
     Repeated,
+}
+
+/// What a step refers to and nobody defined.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    /// The numbers of the sites.
+    pub(super) sites: Vec<u32>,
+    /// Observations at such a site; they were left out.
+    pub(super) observations: u64,
 }
 
 /// Why a payload gave no record: `Flaw` for this frame alone, `DecodeError` for the whole recording.
@@ -75,13 +84,13 @@ pub(super) fn decode_payload(payload: &[u8], sites: &mut Sites) -> Result<Decode
         }
         Some(Kind::Scaler(s)) => Record::Scaler(scaler(s)),
         Some(Kind::Step(s)) => {
-            let (step, undefined) = step(s, sites)?;
-            return Ok(Decoded::Record(Record::Step(step), undefined));
+            let (step, lost) = step(s, sites)?;
+            return Ok(Decoded::Record(Record::Step(step), lost));
         }
         Some(Kind::Note(n)) => Record::Note(note(n)?),
         Some(Kind::End(e)) => Record::End(end(e)?),
     };
-    Ok(Decoded::Record(record, Vec::new()))
+    Ok(Decoded::Record(record, Lost::default()))
 }
 
 fn check_format(run: &schema::Run) -> Result<(), DecodeError> {
@@ -171,21 +180,22 @@ fn scaler(s: schema::Scaler) -> ScalerConfig {
     }
 }
 
-/// The step without the observations of sites that nobody defined, and the numbers of these sites: their definition may
-/// have stood in a damaged part, and that is no reason to lose the loss and the scale.
-fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Vec<u32>), Nonsense> {
+/// The step without the observations of sites that nobody defined, and these sites: their definition may have stood in a
+/// damaged part, and that is no reason to lose the loss and the scale.
+fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Lost), Nonsense> {
     let tier = tier(s.tier)?;
-    let mut undefined = Vec::new();
+    let mut lost = Lost::default();
     let mut observations = Vec::with_capacity(s.observations.len());
     for o in s.observations {
         if !sites.contains_key(&o.site) {
-            undefined.push(o.site);
+            lost.sites.push(o.site);
+            lost.observations += 1;
             continue;
         }
         let via = o.via.filter(|via| {
             let known = sites.contains_key(via);
             if !known {
-                undefined.push(*via);
+                lost.sites.push(*via);
             }
             known
         });
@@ -205,7 +215,7 @@ fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Vec<u32>), Nonsense> {
         metrics: s.metrics.into_iter().map(|m| (m.name, m.value)).collect(),
         cost: cost(s.cost.unwrap_or_default()),
     };
-    Ok((step, undefined))
+    Ok((step, lost))
 }
 
 fn tier(value: i32) -> Result<Tier, Nonsense> {

@@ -202,9 +202,10 @@ impl Decoder {
             Ok(Decoded::Record(Record::Run(_), _)) if second_run => {
                 flaw(Flaw::Nonsense("a second run begins in the same file".into()));
             }
-            Ok(Decoded::Record(record, undefined)) if !first || matches!(record, Record::Run(_)) => {
-                let unheard = undefined.into_iter().filter(|site| self.undefined.insert(*site));
+            Ok(Decoded::Record(record, lost)) if !first || matches!(record, Record::Run(_)) => {
+                let unheard = lost.sites.into_iter().filter(|site| self.undefined.insert(*site));
                 unheard.for_each(|site| flaw(Flaw::UndefinedSite(site)));
+                self.integrity.lost_observations += lost.observations;
                 self.count(&record);
                 return Some(record);
             }

@@ -42,6 +42,8 @@ pub struct Integrity {
     pub damage_count: u64,
     /// Bytes skipped because of damage.
     pub damaged_bytes: u64,
+    /// Observations left out, over all steps, because the definition of their site was lost.
+    pub lost_observations: u64,
     damage: Vec<Damage>,
 }
 
@@ -56,7 +58,7 @@ impl Integrity {
         self.end.is_some() && self.damage_count == 0 && self.tail_bytes == 0
     }
 
-    /// Whether there is no end record: the run was killed, or is still going on.
+    /// Whether there is no end record: the run was killed, is still going on, or its disk was full.
     pub fn is_cut(&self) -> bool {
         self.end.is_none()
     }
@@ -79,11 +81,15 @@ impl fmt::Display for Integrity {
             (None, Some(step)) => {
                 write!(
                     f,
-                    "the recording stops after step {step} without an end: the run was killed or is still going on"
+                    "the recording stops after step {step} without an end: the run was killed, is still going on, or \
+                     its disk was full"
                 )?;
             }
             (None, None) => {
-                write!(f, "the recording holds no step and no end: the run was killed or is still going on")?
+                write!(
+                    f,
+                    "the recording holds no step and no end: the run was killed, is still going on, or its disk was full"
+                )?;
             }
         }
         if let Some(End { dropped_steps: n @ 1.., .. }) = self.end {
@@ -92,6 +98,9 @@ impl fmt::Display for Integrity {
         if self.damage_count > 0 {
             let (n, bytes) = (self.damage_count, self.damaged_bytes);
             write!(f, "; the file is damaged in {n} places, {bytes} bytes were skipped")?;
+        }
+        if self.lost_observations > 0 {
+            write!(f, "; {} observations were lost with the definition of their site", self.lost_observations)?;
         }
         if self.unknown_records > 0 {
             write!(f, "; {} records were written by a later ampdoctor and skipped", self.unknown_records)?;

@@ -52,7 +52,8 @@ impl Fixture {
     fn rank(&self) -> Rank<'_> {
         let Self { aggregate, findings, doubts, omitted, .. } = self;
         let (file, health) = ("rank-0.amprec", Health::Findings);
-        Rank { file, integrity: None, stopped: None, aggregate, findings, doubts, omitted, health }
+        let (integrity, stopped, process_ended) = (None, None, false);
+        Rank { file, integrity, stopped, process_ended, aggregate, findings, doubts, omitted, health }
     }
 }
 

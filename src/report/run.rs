@@ -16,6 +16,8 @@ pub struct Rank<'a> {
     pub integrity: Option<&'a Integrity>,
     /// Why reading stopped before the end of the file.
     pub stopped: Option<&'a ReadError>,
+    /// Whether the process that recorded it is known to have ended: nothing more will be written.
+    pub process_ended: bool,
     /// What is known of the rank.
     pub aggregate: &'a Aggregate,
     /// What was found, gravest first.
@@ -24,7 +26,7 @@ pub struct Rank<'a> {
     pub doubts: &'a [Doubt],
     /// Rules that fired in more layers than are kept.
     pub omitted: &'a [Omitted],
-    /// The verdict on this rank.
+    /// What the rules say of what could be read; [`Rank::verdict`] also asks how much that was.
     pub health: Health,
 }
 
@@ -35,6 +37,7 @@ impl<'a> Rank<'a> {
             file: "",
             integrity: None,
             stopped: None,
+            process_ended: false,
             aggregate: diagnosis.aggregate(),
             findings: diagnosis.findings(),
             doubts: diagnosis.doubts(),
@@ -55,9 +58,34 @@ impl<'a> Rank<'a> {
         matches!(reason, Some(EndReason::Finished | EndReason::Dropped))
     }
 
-    /// The rank's number; 0 where the recording broke off before saying it.
+    /// The rank's number. Where the recording broke off before saying it, that of its file's name, or 0.
     pub fn number(&self) -> u32 {
-        self.aggregate.run.as_ref().map_or(0, |run| run.rank)
+        let named = || self.file.strip_prefix("rank-")?.strip_suffix(".amprec")?.parse().ok();
+        self.aggregate.run.as_ref().map(|run| run.rank).or_else(named).unwrap_or(0)
+    }
+
+    /// The verdict on this rank: findings stay findings, but where a part of the recording is lost nobody knows what stood there,
+    /// and nothing found is then no health. A run that was killed, and whose last record is not whole, has lost nothing.
+    pub fn verdict(&self) -> Health {
+        match self.health {
+            Health::Healthy if self.is_damaged() || self.ended_early() => Health::Unknown,
+            health => health,
+        }
+    }
+
+    /// Whether a part of the recording could not be read, other than a last record that is not whole.
+    pub fn is_damaged(&self) -> bool {
+        self.stopped.is_some() || self.integrity.is_some_and(|integrity| integrity.damage_count > 0)
+    }
+
+    /// Whether the recording has no end though its process has ended: what came after its last step is not known.
+    pub fn ended_early(&self) -> bool {
+        self.process_ended && self.aggregate.end.is_none()
+    }
+
+    /// Whether the recording is there and holds no record.
+    pub fn is_empty(&self) -> bool {
+        self.integrity.is_some_and(|integrity| integrity.records == 0)
     }
 }
 
@@ -101,10 +129,16 @@ impl<'a> Run<'a> {
         Self { ranks: vec![rank], unreadable: &[] }
     }
 
-    /// The gravest verdict of all ranks: findings, else unknown, else healthy. A run without ranks is unknown, and so is a rank
-    /// that could not be read.
+    /// The same run, of which is known that its processes have ended.
+    pub fn after_its_processes(mut self) -> Self {
+        self.ranks.iter_mut().for_each(|rank| rank.process_ended = true);
+        self
+    }
+
+    /// The gravest [verdict](Rank::verdict) of all ranks: findings, else unknown, else healthy. A run without ranks is unknown, and
+    /// so is a rank that could not be read.
     pub fn health(&self) -> Health {
-        let any = |health| self.ranks.iter().any(|rank| rank.health == health);
+        let any = |health| self.ranks.iter().any(|rank| rank.verdict() == health);
         match (any(Health::Findings), any(Health::Unknown) || self.ranks.is_empty() || !self.unreadable.is_empty()) {
             (true, _) => Health::Findings,
             (false, true) => Health::Unknown,
@@ -162,7 +196,39 @@ mod tests {
     use super::*;
 
     fn rank(aggregate: &Aggregate, health: Health) -> Rank<'_> {
-        Rank { file: "", integrity: None, stopped: None, aggregate, findings: &[], doubts: &[], omitted: &[], health }
+        Rank {
+            file: "",
+            integrity: None,
+            stopped: None,
+            process_ended: false,
+            aggregate,
+            findings: &[],
+            doubts: &[],
+            omitted: &[],
+            health,
+        }
+    }
+
+    #[test]
+    fn what_is_lost_makes_health_unknown_and_leaves_findings_findings() {
+        let aggregate = Aggregate::default();
+        let damaged = Integrity { damage_count: 1, ..Integrity::default() };
+        let cut = Integrity { tail_bytes: 7, ..Integrity::default() };
+        let stopped = ReadError::Missing { path: "rank-0.amprec".into() };
+        for (health, expected) in [(Health::Healthy, Health::Unknown), (Health::Findings, Health::Findings)] {
+            let rank = rank(&aggregate, health);
+            assert_eq!(Run::single(Rank { integrity: Some(&damaged), ..rank }).health(), expected);
+            assert_eq!(Run::single(Rank { stopped: Some(&stopped), ..rank }).health(), expected);
+            assert_eq!(Run::single(rank).after_its_processes().health(), expected, "it has no end");
+            assert_eq!(Run::single(Rank { integrity: Some(&cut), ..rank }).health(), health, "a killed run is whole");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_never_said_its_number_has_that_of_its_file() {
+        let aggregate = Aggregate::default();
+        assert_eq!(Rank { file: "rank-12.amprec", ..rank(&aggregate, Health::Unknown) }.number(), 12);
+        assert_eq!(Rank { file: "copy.amprec", ..rank(&aggregate, Health::Unknown) }.number(), 0);
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
 
 /// What ran and how closely it was watched.
 fn header(rank: &Rank<'_>, layout: &Layout) -> String {
+    if rank.is_empty() {
+        return layout.wrap("", "  ", &format!("{}: {}", layout.bold(rank.file), empty(rank)));
+    }
     let instrument = &rank.aggregate.instrument;
     let mut parts = Vec::new();
     match &rank.aggregate.run {
@@ -74,16 +77,39 @@ fn endings(rank: &Rank<'_>) -> Vec<String> {
         Some(Finished | Dropped) => {}
         Some(Panicked) => lines.push("The run ended in a panic.".into()),
         Some(Detached) => lines.push("The probe failed and detached itself; what came after was not observed.".into()),
-        None => lines.push("The run has not ended in order: it still runs, or it was killed.".into()),
+        None => lines.push(cut(rank)),
     }
     if let Some(integrity) = rank.integrity.filter(|integrity| integrity.damage_count > 0) {
         let (places, bytes) = (counted(integrity.damage_count, "place"), bytes(integrity.damaged_bytes));
         lines.push(format!("{} is damaged in {places}; {bytes} of it were left out.", rank.file));
+        if integrity.lost_observations > 0 {
+            let lost = counted(integrity.lost_observations, "observation");
+            lines.push(format!("{lost} were left out because the definition of their site was lost with them."));
+        }
     }
     if let Some(error) = rank.stopped {
         lines.push(format!("It was read in part only: {error}"));
     }
     lines
+}
+
+/// A recording without an end.
+fn cut(rank: &Rank<'_>) -> String {
+    if !rank.process_ended {
+        return "The recording has no end: the run still goes on, it was killed, or its disk was full.".into();
+    }
+    let place = match rank.integrity.and_then(|integrity| integrity.last_step) {
+        Some(step) => format!("after step {step}"),
+        None => "before its first step".into(),
+    };
+    format!(
+        "The recording ended early, {place}; its process has ended. Its disk was full, it left by `exit()` or was killed before \
+         the doctor was dropped, or the doctor was leaked."
+    )
+}
+
+fn empty(rank: &Rank<'_>) -> String {
+    format!("the recording of rank {} is empty: its process died before it began, or its disk was full.", rank.number())
 }
 
 fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) -> String {
@@ -206,15 +232,22 @@ fn counted(n: u64, what: &str) -> String {
 /// Why nothing can be said, and what to do so that it can.
 fn unknown(run: &Run<'_>) -> String {
     let instruments = || run.ranks.iter().map(|rank| &rank.aggregate.instrument);
-    let why = if !run.unreadable.is_empty() {
-        "a rank could not be read; see above."
+    let why: String = if !run.unreadable.is_empty() {
+        "a rank could not be read; see above.".into()
+    } else if let Some(rank) = run.ranks.iter().find(|rank| rank.is_empty()) {
+        empty(rank)
     } else if instruments().all(|instrument| instrument.steps == 0) {
-        "no step was recorded. `doctor.step(&loss)` must be called once per training step."
+        "no step was recorded. `doctor.step(&loss)` must be called once per training step.".into()
     } else if instruments().any(|instrument| instrument.full_steps == 0) {
         "steps were recorded, but no tensor was scanned. Set the sampling to every step \
          (`Doctor::builder().every(1)`), or let the run go on longer."
+            .into()
+    } else if run.ranks.iter().any(|rank| rank.health == Health::Unknown) {
+        "not enough was observed; see above.".into()
+    } else if run.ranks.iter().any(Rank::is_damaged) {
+        "nothing was found in what could be read, but a part of the recording was lost; see above.".into()
     } else {
-        "not enough was observed; see above."
+        "nothing was found up to where the recording ended early; see above.".into()
     };
     format!("could not tell: {why}")
 }

@@ -68,7 +68,14 @@ fn a_lost_site_is_told_once_and_the_loss_of_its_steps_is_kept() {
     let losses: Vec<_> =
         read.iter().filter_map(|r| if let Record::Step(s) = r { Some(s.loss) } else { None }).collect();
     assert_eq!(losses, [Some(2.5), Some(1.25), None]);
-    let flaws: Vec<_> = integrity.expect("readable").damage().iter().map(|d| d.what.clone()).collect();
+    let integrity = integrity.expect("readable");
+    let observed = |records: &[Record]| -> usize {
+        records.iter().map(|r| if let Record::Step(s) = r { s.observations.len() } else { 0 }).sum()
+    };
+    let lost = observed(&all) - observed(&read);
+    assert!(lost > 0);
+    assert_eq!(integrity.lost_observations, lost as u64, "each is counted");
+    let flaws: Vec<_> = integrity.damage().iter().map(|d| d.what.clone()).collect();
     assert_eq!(flaws, [Flaw::Checksum, Flaw::UndefinedSite(0)]);
 }
 

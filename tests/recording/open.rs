@@ -36,7 +36,7 @@ fn a_file_of_any_name_is_read_and_says_that_the_run_was_cut() {
     assert_eq!((integrity.is_cut(), integrity.tail_bytes, integrity.last_step), (true, 5, Some(1)));
     assert_eq!(
         integrity.to_string(),
-        "the recording stops after step 1 without an end: the run was killed or is still going on"
+        "the recording stops after step 1 without an end: the run was killed, is still going on, or its disk was full"
     );
 }
 

@@ -34,12 +34,16 @@ struct RecordingDocument<'a> {
     file: &'a str,
     /// `finished`, `dropped`, `panicked`, `detached`; `cut` where the recording has no end.
     end: &'static str,
+    /// It has no end though its process has ended.
+    ended_early: bool,
     records: u64,
     /// Of kinds that only a later ampdoctor knows.
     unknown_records: u64,
     /// Of a record that is not whole, at the end of the file.
     tail_bytes: u64,
     damaged_bytes: u64,
+    /// Over all steps, of sites whose definition was lost.
+    lost_observations: u64,
     damage_count: u64,
     damage: Vec<DamageDocument>,
     /// Why reading stopped before the end of the file.
@@ -209,10 +213,12 @@ impl<'a> RecordingDocument<'a> {
         Self {
             file: rank.file,
             end,
+            ended_early: rank.ended_early(),
             records: integrity.records,
             unknown_records: integrity.unknown_records,
             tail_bytes: integrity.tail_bytes,
             damaged_bytes: integrity.damaged_bytes,
+            lost_observations: integrity.lost_observations,
             damage_count: integrity.damage_count,
             damage: integrity.damage().iter().map(DamageDocument::of).collect(),
             stopped: rank.stopped.map(ToString::to_string),

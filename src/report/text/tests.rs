@@ -44,6 +44,7 @@ fn quiet(records: &[Record], health: Health) -> String {
         file: "",
         integrity: None,
         stopped: None,
+        process_ended: false,
         aggregate: &aggregate,
         findings: &[],
         doubts: &[],
@@ -63,7 +64,7 @@ fn a_healthy_run_is_called_so() {
 #[test]
 fn a_run_that_was_cut_is_told() {
     let report = quiet(&[Record::Run(run_info(Sampling::Every(1)))], Health::Healthy);
-    assert!(report.contains("it still runs, or it was killed"), "{report}");
+    assert!(report.contains("the run still goes on, it was killed, or its disk was full"), "{report}");
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::observation::Record;
 /// parameter of the model, and may take a megabyte.
 const PATIENCE: u64 = 16 << 20;
 
+/// A recorder never appends to a recording that lies there already; a `cat` of two does.
+const SECOND_RUN: &str = "a second run begins here; it is left out, with all that follows";
+
 /// Damage at the end of a growing file is looked at again up to this many bytes.
 const REWIND: u64 = 1 << 20;
 
@@ -42,6 +45,8 @@ pub struct Decoder {
     sites: Sites,
     undefined: HashSet<u32>,
     integrity: Integrity,
+    /// A second run has begun: nothing from there on is of this one.
+    second_run: bool,
     failed: Option<DecodeError>,
 }
 
@@ -72,6 +77,10 @@ impl Decoder {
     /// When the bytes are no recording, or one that is too new; then always again.
     pub fn next_record(&mut self) -> Result<Option<Record>, DecodeError> {
         while self.failed.is_none() {
+            if self.second_run {
+                self.leave_out();
+                break;
+            }
             if self.searching.is_some() && !self.search() {
                 break;
             }
@@ -195,12 +204,14 @@ impl Decoder {
         let offset = self.offset;
         self.skip(bytes);
         let bytes = bytes as u64;
-        let (first, second_run) = (offset == 0, self.integrity.records > 0);
+        let first = offset == 0;
+        let begun = self.integrity.records > 0;
         let mut flaw = |what| self.integrity.add(Damage { offset, bytes, what });
         match decoded {
             Err(Refusal::Recording(error)) => self.failed = Some(error),
-            Ok(Decoded::Record(Record::Run(_), _)) if second_run => {
-                flaw(Flaw::Nonsense("a second run begins in the same file".into()));
+            Ok(Decoded::Record(Record::Run(_), _)) if begun => {
+                flaw(Flaw::Nonsense(SECOND_RUN.into()));
+                self.second_run = true;
             }
             Ok(Decoded::Record(record, lost)) if !first || matches!(record, Record::Run(_)) => {
                 let unheard = lost.sites.into_iter().filter(|site| self.undefined.insert(*site));
@@ -217,6 +228,13 @@ impl Decoder {
             Err(Refusal::Frame(what)) => flaw(what),
         }
         None
+    }
+
+    /// What follows the begin of a second run. Its sites have other meanings, and its steps begin at 0 again.
+    fn leave_out(&mut self) {
+        let bytes = self.pending().len();
+        self.skip(bytes);
+        self.integrity.extend_damage(bytes as u64);
     }
 
     fn count(&mut self, record: &Record) {

@@ -63,6 +63,16 @@ impl Integrity {
         self.end.is_none()
     }
 
+    /// The damage found last goes on for `bytes` more.
+    pub(super) fn extend_damage(&mut self, bytes: u64) {
+        self.damaged_bytes += bytes;
+        if self.damage_count == self.damage.len() as u64
+            && let Some(last) = self.damage.last_mut()
+        {
+            last.bytes += bytes;
+        }
+    }
+
     pub(super) fn add(&mut self, damage: Damage) {
         self.damage_count += 1;
         if !matches!(damage.what, Flaw::UndefinedSite(_)) {

@@ -80,6 +80,22 @@ fn a_lost_site_is_told_once_and_the_loss_of_its_steps_is_kept() {
 }
 
 #[test]
+fn a_second_run_in_the_same_file_is_left_out_and_told() {
+    let all = records();
+    let (bytes, _) = encode(&all);
+    let both = [&bytes[..], &bytes].concat();
+    for chunk in [7, 100, both.len()] {
+        let (read, integrity) = decode(both.chunks(chunk));
+        assert_eq!(read, all, "the first run, and nothing of the second");
+        let integrity = integrity.expect("readable");
+        let damage = &integrity.damage()[0];
+        assert_eq!((damage.offset, damage.bytes), (bytes.len() as u64, bytes.len() as u64));
+        assert_eq!((integrity.damage_count, integrity.damaged_bytes, integrity.tail_bytes), (1, damage.bytes, 0));
+        assert!(damage.to_string().contains("a second run begins here"), "{damage}");
+    }
+}
+
+#[test]
 fn bytes_lost_in_the_middle_cost_only_the_frames_they_were_of() {
     let all = records();
     let (bytes, ends) = encode(&all);

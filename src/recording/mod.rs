@@ -24,6 +24,7 @@ mod recorder;
 mod run_dir;
 #[rustfmt::skip] // As prost generates it.
 mod schema;
+mod signal;
 mod writer;
 
 pub use decoder::Decoder;

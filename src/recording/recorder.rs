@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::writer::{Batch, Shared, Sink, Writer};
-use super::{WriteError, files};
+use super::{WriteError, files, signal};
 use crate::observation::{
     End, EndReason, Note, NoteKind, Observation, Record, RunInfo, ScalerConfig, Site, SiteId, Step,
 };
@@ -65,9 +65,17 @@ impl Recorder {
         let (queue, batches) = mpsc::sync_channel(QUEUE);
         let (alive, done) = mpsc::channel();
         let mut writer = Writer { sink, path: path.clone(), shared: shared.clone(), written: 0, buffer: Vec::new() };
-        writer.write(&[Record::Run(info.clone())])?;
+        let (begun, beginning) = mpsc::sync_channel(1);
+        let first = Record::Run(info.clone());
         let thread = thread::Builder::new().name("ampdoctor-recorder".into()).spawn(move || {
-            writer.run(batches);
+            signal::block_file_size_signal();
+            let written = writer.write(&[first]);
+            let failed = written.is_err();
+            // The other side waits for this.
+            let _ = begun.send(written);
+            if !failed {
+                writer.run(batches);
+            }
             drop(alive);
         });
         let thread = thread.map_err(|source| WriteError::Create {
@@ -75,6 +83,7 @@ impl Recorder {
             source: Arc::new(source),
             path: path.clone(),
         })?;
+        beginning.recv().unwrap_or_else(|_| Err(WriteError::Panicked { path: path.clone() }))?;
         Ok(Self {
             path,
             shared,
@@ -146,7 +155,7 @@ impl Recorder {
     /// Writes the last record, waits for the writer (at most 30 seconds) and returns the recording's path.
     ///
     /// # Errors
-    /// When anything could not be written, now or earlier.
+    /// When anything could not be written, now or earlier, and when the recording does not lie at its path any more.
     pub fn finish(mut self, reason: EndReason) -> Result<PathBuf, WriteError> {
         self.close(reason)?;
         Ok(self.path.clone())

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,11 +17,27 @@ const BUFFER_KEPT: usize = 1 << 20;
 pub(super) trait Sink: Write + Send + 'static {
     /// Makes the system write what it holds, so that an error it kept for later (a quota on a network disk) is known.
     fn sync(&mut self) -> io::Result<()>;
+
+    /// Whether the path still names what was written; what goes wrong in asking is a no.
+    fn lies_at(&self, path: &Path) -> bool;
 }
 
 impl Sink for File {
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    #[cfg(unix)]
+    fn lies_at(&self, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        let (there, ours) = (std::fs::metadata(path).map(identity), self.metadata().map(identity));
+        matches!((there, ours), (Ok(there), Ok(ours)) if there == ours)
+    }
+
+    #[cfg(not(unix))]
+    fn lies_at(&self, path: &Path) -> bool {
+        path.exists()
     }
 }
 
@@ -71,7 +87,8 @@ impl<S: Sink> Writer<S> {
         let last = std::mem::take(&mut *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner));
         self.write(&last)?;
         let synced = self.sink.sync();
-        synced.map_err(|error| self.failure(error))
+        synced.map_err(|error| self.failure(error))?;
+        if self.sink.lies_at(&self.path) { Ok(()) } else { Err(self.gone()) }
     }
 
     /// Writes records with one call.
@@ -86,6 +103,13 @@ impl<S: Sink> Writer<S> {
         }
         self.written += self.buffer.len() as u64;
         Ok(())
+    }
+
+    fn gone(&self) -> WriteError {
+        let source = io::Error::other(
+            "while it was written it was deleted or moved, or another process recorded the same rank in the same directory",
+        );
+        WriteError::Create { what: "keep the recording", source: Arc::new(source), path: self.path.clone() }
     }
 
     fn failure(&self, source: io::Error) -> WriteError {

@@ -1,6 +1,7 @@
 //! The recording from end to end: what is written is what is read, whatever happens in between.
 
 mod damage;
+mod file_limit;
 mod follow;
 mod killed;
 mod open;

@@ -99,6 +99,21 @@ fn a_read_only_directory_is_an_error_that_says_so() {
 }
 
 #[test]
+fn a_recording_that_is_gone_at_the_end_is_an_error_that_says_so() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    let deleted = |run: &Path| fs::remove_dir_all(run).expect("deleted");
+    let taken = |run: &Path| drop(Recorder::create(run, &run_info()).expect("a second recorder"));
+    for lose in [&deleted as &dyn Fn(&Path), &taken] {
+        let mut recorder = Recorder::create(&run, &run_info()).expect("a recorder");
+        recorder.step(step(0));
+        lose(&run);
+        let error = recorder.finish(EndReason::Finished).expect_err("it is gone");
+        assert!(error.to_string().contains("it was deleted or moved"), "{error}");
+    }
+}
+
+#[test]
 fn many_sites_and_steps_come_back_in_order() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut recorder = Recorder::create(dir.path(), &run_info()).expect("a recorder");

@@ -72,6 +72,10 @@ impl Sink for Disk {
     fn sync(&mut self) -> io::Result<()> {
         Ok(())
     }
+
+    fn lies_at(&self, _: &Path) -> bool {
+        true
+    }
 }
 
 fn recorder(disk: &Disk) -> Recorder {

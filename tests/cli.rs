@@ -113,7 +113,11 @@ fn a_truncated_recording_is_judged_by_what_it_holds() {
         fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
         let output = run(&here, &["check", &format!("runs/{name}"), "--report", "report.json"]);
         assert_eq!(code(&output), exit, "{name}");
-        assert!(stdout(&output).contains("the run still goes on, it was killed, or its disk was full"), "{}", stdout(&output));
+        assert!(
+            stdout(&output).contains("the run still goes on, it was killed, or its disk was full"),
+            "{}",
+            stdout(&output)
+        );
         assert_eq!(report(&here)["ranks"][0]["recording"]["end"], "cut");
     }
 }

@@ -212,8 +212,9 @@ mod tests {
     #[test]
     fn what_is_lost_makes_health_unknown_and_leaves_findings_findings() {
         let aggregate = Aggregate::default();
-        let damaged = Integrity { damage_count: 1, ..Integrity::default() };
-        let cut = Integrity { tail_bytes: 7, ..Integrity::default() };
+        let (mut damaged, mut cut) = (Integrity::default(), Integrity::default());
+        damaged.damage_count = 1;
+        cut.tail_bytes = 7;
         let stopped = ReadError::Missing { path: "rank-0.amprec".into() };
         for (health, expected) in [(Health::Healthy, Health::Unknown), (Health::Findings, Health::Findings)] {
             let rank = rank(&aggregate, health);

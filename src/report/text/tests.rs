@@ -81,6 +81,7 @@ fn a_run_too_short_for_a_rule_is_healthy_only_so_far() {
         file: "",
         integrity: None,
         stopped: None,
+        process_ended: false,
         aggregate: &aggregate,
         findings: &[],
         doubts: &doubts,

@@ -2,12 +2,14 @@
 
 mod magnitude;
 mod non_finite;
+mod scale_dynamics;
 mod site;
 mod starvation;
 mod timeline;
 
 pub use magnitude::MagnitudeHistogram;
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
+pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
 pub use site::{Sample, SiteSummary};
 pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
@@ -30,6 +32,8 @@ pub struct Aggregate {
     pub timeline: Timeline,
     /// Counts of what the scaler did.
     pub scaler: ScalerSummary,
+    /// How the loss scale moves.
+    pub scale_dynamics: ScaleDynamics,
     /// Where non-finite values begin, and how long they last.
     pub non_finite: NonFinite,
     /// What was sampled and what was lost.
@@ -115,7 +119,7 @@ impl Aggregate {
         match record {
             Record::Run(run) => self.run = Some(run),
             Record::Site(id, site) => self.apply_site(id, site),
-            Record::Scaler(config) => self.scaler_config = Some(config),
+            Record::Scaler(config) => self.apply_scaler(config),
             Record::Step(step) => self.apply_step(step),
             Record::Note(note) => self.apply_note(note),
             Record::End(end) => self.end = Some(end),
@@ -130,6 +134,13 @@ impl Aggregate {
         }
     }
 
+    fn apply_scaler(&mut self, config: ScalerConfig) {
+        if self.scaler_config.as_ref().is_some_and(|known| *known != config) {
+            self.scale_dynamics.restart();
+        }
+        self.scaler_config = Some(config);
+    }
+
     fn apply_note(&mut self, note: Note) {
         if self.instrument.notes.len() < Instrument::MAX_NOTES {
             self.instrument.notes.push(note);
@@ -141,6 +152,7 @@ impl Aggregate {
     fn apply_step(&mut self, step: Step) {
         self.count_step(&step);
         self.instrument.backward_steps += u64::from(self.has_gradient(&step));
+        self.scale_dynamics.push(&step, self.scaler_config.as_ref());
         let previous_full_step = self.instrument.last_full_step;
         self.non_finite.push(&step, &self.sites, previous_full_step);
         for event in &step.scaler {

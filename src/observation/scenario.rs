@@ -71,8 +71,14 @@ impl Scenario {
         self.scaler(scale, 1.0, 1.0)
     }
 
+    /// Adds a scaler with these settings, or changes the settings there were.
+    pub fn scaler_config(&mut self, config: ScalerConfig) -> &mut Self {
+        self.records.push(Record::Scaler(config));
+        self
+    }
+
     fn scaler(&mut self, init_scale: f64, growth_factor: f64, backoff_factor: f64) -> &mut Self {
-        self.records.push(Record::Scaler(ScalerConfig {
+        self.scaler_config(ScalerConfig {
             init_scale,
             growth_factor,
             backoff_factor,
@@ -81,8 +87,7 @@ impl Scenario {
             max_scale: None,
             hysteresis: 1,
             foreign: false,
-        }));
-        self
+        })
     }
 
     /// Adds the next step: full, unless `build` says otherwise.
@@ -164,6 +169,17 @@ impl StepBuilder<'_> {
     /// The scaler found non-finite gradients at `scale`, withheld the step and went to `next`.
     pub fn skipped(&mut self, scale: f64, next: f64) -> &mut Self {
         self.scaler(scale, false, next)
+    }
+
+    /// The scaler found finite gradients at `scale`, let the optimizer step and went to `next`.
+    pub fn moved(&mut self, scale: f64, next: f64) -> &mut Self {
+        self.scaler(scale, true, next)
+    }
+
+    /// Adds an event of the scaler to those of the step.
+    pub fn event(&mut self, event: ScalerEvent) -> &mut Self {
+        self.step.scaler.push(event);
+        self
     }
 
     fn scaler(&mut self, scale: f64, applied: bool, next: f64) -> &mut Self {

@@ -26,6 +26,9 @@
 //!   at the loss scale in force now), or the gradient it was computed from is starved or too small to survive the next operation. Any other zero
 //!   may be exact, as that of a satisfied margin loss is.
 //!
+//! Where there is no loss scaler at all that is said here, with the scale to begin with, and no finding of its own: FP16 without a scaler is a fault only where
+//! gradients underflow.
+//!
 //! The layer named is the one nearest the loss at which it begins: every layer nearer the input inherits the loss, and is counted. Where
 //! the whole gradient is too small from its beginning, no layer is to blame and the finding is about the run.
 //!
@@ -270,9 +273,15 @@ fn explanation(aggregate: &Aggregate, judged: &[Judged<'_>], decision: &Decision
             text.push(format!("{} nearer the input inherited it.", count(upstream, "gradient")));
         }
     } else {
-        text.push("It is so from the loss on: the scale is too low, no layer is to blame.".into());
+        let why = if has_scale(aggregate) { "the scale is too low" } else { "there is no loss scaler" };
+        text.push(format!("It is so from the loss on: {why}, no layer is to blame."));
     }
     text.join(" ")
+}
+
+/// Whether the loss is scaled, by whomever.
+fn has_scale(aggregate: &Aggregate) -> bool {
+    aggregate.scaler_config.is_some() || aggregate.latest.as_ref().is_some_and(|s| s.loss_scale.is_some())
 }
 
 fn what_is_wrong(judged: &[Judged<'_>], decision: &Decision) -> String {
@@ -549,6 +558,7 @@ mod tests {
         let f = only(&run);
         assert_eq!(f.severity, Severity::Error);
         assert!(f.remedy.contains("use a `GradScaler` with `init_scale` = 16777216 (2^24)"), "{}", f.remedy);
+        assert!(f.explanation.contains("there is no loss scaler"), "{}", f.explanation);
     }
 
     #[test]

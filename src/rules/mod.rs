@@ -13,6 +13,13 @@ mod non_finite_origin;
 mod nothing_observed;
 mod registry;
 mod scale_advice;
+mod scale_floor;
+mod scale_jump;
+mod scale_ratchet;
+mod scale_runaway;
+#[cfg(test)]
+mod scale_simulation;
+mod scale_thrash;
 #[cfg(test)]
 mod silence;
 mod text;

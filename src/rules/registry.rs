@@ -2,7 +2,7 @@
 
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, gradient_overflow, gradient_underflow,
-    non_finite_origin, nothing_observed,
+    non_finite_origin, nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
 };
 
 /// All rules, by code.
@@ -14,6 +14,11 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &activation_overflow::ActivationOverflow,
         &gradient_underflow::GradientUnderflow,
         &gradient_overflow::GradientOverflow,
+        &scale_thrash::ScaleThrash,
+        &scale_ratchet::ScaleRatchet,
+        &scale_floor::ScaleFloor,
+        &scale_runaway::ScaleRunaway,
+        &scale_jump::ScaleJump,
         &non_finite_origin::NonFiniteOrigin,
     ]
 }
@@ -46,6 +51,11 @@ mod tests {
         AMP102 activation-overflow error
         AMP201 gradient-underflow error
         AMP202 gradient-overflow error
+        AMP301 scale-thrash warning
+        AMP302 scale-ratchet error
+        AMP303 scale-floor error
+        AMP304 scale-runaway info
+        AMP306 scale-jump warning
         AMP501 non-finite-origin error
         ");
     }

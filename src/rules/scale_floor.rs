@@ -1,0 +1,280 @@
+//! ## What it finds
+//!
+//! A dynamic loss scale that has fallen below 1, or that its floor (`min_scale`) holds while steps go on being skipped.
+//!
+//! ## Why it matters
+//!
+//! Below 1 the scale shrinks gradients instead of lifting them: what FP16 still holds of them fades. PyTorch's scaler has no floor and goes on to 0. At a
+//! floor the scaler has nothing left to give: every step that overflows there is lost, and so is the next.
+//!
+//! ## How it decides
+//!
+//! * **Error**: ten skips in a row left the scale at its floor. Halving is no answer to what overflows there.
+//! * **Warning**: the scale has been below 1 for three scaler steps, fell there step by step, and falls on.
+//! * **Information**: three or more of the last 20 bursts of skips met the scale at its floor. A floor does what it is there for; whether gradients
+//!   are well at it is for rule `gradient-underflow`.
+//!
+//! ## What to do
+//!
+//! Look for the cause at the layer that is named; where none is, scan every step. Gradients that do not fit into FP16 at a scale of 1 are too large for it by
+//! themselves: keep that layer in FP32 or BF16.
+//!
+//! ## When it stays silent
+//!
+//! Where another rule names the cause, for then this is what follows from it: `activation-overflow`, `non-finite-origin`, `gradient-overflow` and
+//! `scale-ratchet`. On a scale that was set below 1, and on a static one. On calibration that ends at the floor or above.
+
+use super::text::{counted, layer_name, measured, scale};
+use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{activation_overflow, gradient_overflow, non_finite_origin, scale_ratchet};
+use crate::aggregate::{Aggregate, SiteSummary};
+use crate::observation::Tier;
+
+/// Skips in a row at the floor that are no calibration.
+const HELD_IN_A_ROW: u64 = 10;
+/// Scaler steps below 1 before it is told: a cause may need a step or two to show.
+const STEPS_BELOW: u64 = 3;
+/// Bursts looked back at.
+const LOOK_BACK: usize = 20;
+/// Bursts of those, at the floor, that are worth a word.
+const AT_FLOOR: usize = 3;
+
+/// See the page of the rule.
+pub struct ScaleFloor;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP303",
+    name: "scale-floor",
+    severity: Severity::Error,
+    summary: "The loss scale fell below 1, or its floor holds it while steps go on being skipped.",
+    source: include_str!("scale_floor.rs"),
+};
+
+impl Rule for ScaleFloor {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        let dynamics = &aggregate.scale_dynamics;
+        let is_dynamic = aggregate.scaler_config.as_ref().is_some_and(|c| !c.is_static());
+        // Only while it happens: then the rule that knows the cause speaks too, if one does.
+        if !is_dynamic || !dynamics.refused || dynamics.several_scalers {
+            return Vec::new();
+        }
+        let found = held(aggregate).or_else(|| below_one(aggregate)).or_else(|| met_floor(aggregate));
+        let unexplained = found.filter(|_| !is_explained(aggregate));
+        unexplained.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+    }
+}
+
+/// Whether another rule names the cause, or will at the next scanned step.
+fn is_explained(aggregate: &Aggregate) -> bool {
+    let causes: [&dyn Rule; 4] = [
+        &activation_overflow::ActivationOverflow,
+        &non_finite_origin::NonFiniteOrigin,
+        &gradient_overflow::GradientOverflow,
+        &scale_ratchet::ScaleRatchet,
+    ];
+    let fires = |rule: &&dyn Rule| rule.check(aggregate).iter().any(|v| *v != Verdict::Quiet);
+    let waits = aggregate.instrument.full_steps > 0 && aggregate.latest.as_ref().is_none_or(|s| s.tier != Tier::Full);
+    waits || causes.iter().any(fires)
+}
+
+fn held(aggregate: &Aggregate) -> Option<Firing> {
+    let (since, n) = aggregate.scale_dynamics.held_at_floor.filter(|&(_, n)| n >= HELD_IN_A_ROW)?;
+    let floor = scale(aggregate.scale_dynamics.scale?);
+    let explanation = format!(
+        "{n} steps in a row were skipped with the scale at its floor, {floor}: it cannot fall further, so nothing is learnt until the overflow ends by \
+         itself. {}",
+        origin(aggregate)
+    );
+    let evidence = vec![counted("skips_in_a_row_at_floor", n)];
+    Some(firing(aggregate, Severity::Error, since, n as f64, evidence, explanation, remedy(aggregate)))
+}
+
+fn below_one(aggregate: &Aggregate) -> Option<Firing> {
+    let (since, _) = aggregate.scale_dynamics.below_one.filter(|&(_, n)| n >= STEPS_BELOW)?;
+    let now = aggregate.scale_dynamics.scale?;
+    let explanation = format!(
+        "The loss scale has fallen below 1, to {}: it shrinks gradients instead of lifting them, and goes on falling. {}",
+        scale(now),
+        origin(aggregate)
+    );
+    Some(firing(
+        aggregate,
+        Severity::Warning,
+        since,
+        -now.max(f64::MIN_POSITIVE).log2(),
+        vec![],
+        explanation,
+        remedy(aggregate),
+    ))
+}
+
+fn met_floor(aggregate: &Aggregate) -> Option<Firing> {
+    let dynamics = &aggregate.scale_dynamics;
+    let floor = aggregate.scaler_config.as_ref()?.min_scale.filter(|f| dynamics.scale.is_some_and(|s| s <= *f))?;
+    let at_floor = dynamics.bursts.iter().rev().take(LOOK_BACK).filter(|b| b.first_scale <= floor);
+    let since = at_floor.clone().last()?.first_step;
+    let n = at_floor.count();
+    let explanation = format!(
+        "{n} of the last {} bursts of skips met the scale at its floor, {}: the floor holds it.",
+        dynamics.bursts.len().min(LOOK_BACK),
+        scale(floor)
+    );
+    let remedy = "Nothing, as long as `gradient-underflow` is silent. Look at the batches of the skipped steps, for there the gradient is not finite.";
+    let evidence = vec![counted("bursts_at_floor", n as u64)];
+    (n >= AT_FLOOR).then(|| firing(aggregate, Severity::Info, since, n as f64, evidence, explanation, remedy.into()))
+}
+
+fn firing(
+    aggregate: &Aggregate,
+    severity: Severity,
+    since: u64,
+    strength: f64,
+    mut evidence: Vec<Evidence>,
+    explanation: String,
+    remedy: String,
+) -> Firing {
+    let dynamics = &aggregate.scale_dynamics;
+    evidence.extend(dynamics.scale.map(|s| measured("loss_scale", s)));
+    evidence.extend(aggregate.scaler_config.as_ref().and_then(|c| c.min_scale).map(|f| measured("min_scale", f)));
+    evidence.push(counted("skips", dynamics.skips_total));
+    let site = culprit(aggregate).map(|s| &s.site);
+    Firing {
+        severity,
+        layer: site.map_or(String::new(), |s| s.layer.clone()),
+        operator: site.map_or(String::new(), |s| s.operator.clone()),
+        probe: site.map(|s| s.probe),
+        since,
+        strength,
+        evidence,
+        explanation,
+        remedy,
+    }
+}
+
+/// Where the gradient of the present streak became non-finite.
+fn culprit(aggregate: &Aggregate) -> Option<&SiteSummary> {
+    let streak = aggregate.non_finite.streak?;
+    aggregate.site(streak.last_origin.or(streak.first_origin)?.site)
+}
+
+fn origin(aggregate: &Aggregate) -> String {
+    match culprit(aggregate) {
+        Some(s) => {
+            format!("The first gradient that is not finite, in the order of backward, is that of `{}`.", s.site.label())
+        }
+        None => "None of the skipped steps was scanned, so the layer is unknown.".into(),
+    }
+}
+
+fn remedy(aggregate: &Aggregate) -> String {
+    match culprit(aggregate) {
+        Some(s) => format!(
+            "Keep layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward: its gradient does not fit into FP16 at any \
+             scale that the others can bear.",
+            layer_name(&s.site)
+        ),
+        None => {
+            "Scan every step to see which layer it is: `Doctor::builder().every(1)`. Keep that layer in FP32 or BF16."
+                .into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::ScalerConfig;
+    use crate::observation::scenario::{Scenario, normal};
+    use crate::rules::Severity;
+    use crate::rules::scale_simulation::{SimulatedScaler, settings};
+    use crate::rules::silence::{diagnose, found};
+    use crate::scan::Dtype::F16;
+
+    use super::ScaleFloor;
+
+    /// A run whose gradient is infinite while the scale is above `fits`, from `init` down to the floor.
+    fn overflowing(init: f64, floor: Option<f64>, fits: f64, steps: u64) -> Scenario {
+        let mut run = Scenario::new();
+        run.scaler_config(ScalerConfig { init_scale: init, min_scale: floor, ..settings(2000) });
+        let mut scale = init;
+        run.steps(steps, |s, i| {
+            let next = if scale > fits { (scale / 2.0).max(floor.unwrap_or(0.0)) } else { scale };
+            let mut gradient = normal(256, 1e-2, i);
+            if scale > fits {
+                s.skipped(scale, next);
+                gradient[..64].fill(f64::INFINITY);
+            } else {
+                s.applied(scale);
+            }
+            s.loss(1.0).activation("fc", "linear", F16, &normal(64, 1.0, i)).gradient("fc", "linear", F16, &gradient);
+            scale = next;
+        });
+        run
+    }
+
+    #[test]
+    fn skips_in_a_row_at_the_floor_are_an_error_with_the_layer() {
+        let d = diagnose(&overflowing(65536.0, Some(1024.0), 1.0, 30));
+        assert_eq!(found(&d), ["AMP303"], "{:#?}", d.findings());
+        let f = &d.findings()[0];
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc", 6));
+        assert!(f.explanation.contains("with the scale at its floor, 1024 (2^10)"), "{}", f.explanation);
+    }
+
+    #[test]
+    fn calibration_that_ends_at_the_floor_is_none() {
+        assert!(found(&diagnose(&overflowing(65536.0, Some(1024.0), 1024.0, 30))).is_empty());
+    }
+
+    #[test]
+    fn a_short_way_down_below_1_is_a_warning() {
+        let d = diagnose(&overflowing(4.0, None, 2f64.powi(-6), 30));
+        assert_eq!(found(&d), ["AMP303"], "{:#?}", d.findings());
+        assert_eq!((d.findings()[0].severity, d.findings()[0].onset_step), (Severity::Warning, 3));
+    }
+
+    #[test]
+    fn where_the_cause_is_named_the_floor_is_its_consequence() {
+        let d = diagnose(&overflowing(65536.0, None, 0.0, 40));
+        assert_eq!(found(&d), ["AMP202"], "{:#?}", d.findings());
+
+        let mut run = Scenario::new();
+        run.scaler_config(ScalerConfig { min_scale: Some(1.0), ..settings(2000) }).steps(40, |s, i| {
+            let scale = 2f64.powi(16 - i as i32).max(1.0);
+            s.loss(f64::NAN).skipped(scale, (scale / 2.0).max(1.0)).activation(
+                "head",
+                "log",
+                F16,
+                &[f64::NEG_INFINITY, f64::NAN],
+            );
+            s.gradient("head", "log", F16, &[f64::NAN; 64]);
+        });
+        let d = diagnose(&run);
+        assert!(!found(&d).is_empty() && !found(&d).contains(&"AMP303"), "{:#?}", d.findings());
+    }
+
+    #[test]
+    fn a_ratchet_that_passes_1_is_told_once() {
+        let mut run = SimulatedScaler::new(settings(2000));
+        for i in 0..3000 {
+            run.step(i % 50 == 20);
+            assert!(run.check(&ScaleFloor).is_none(), "step {i}");
+        }
+        assert!(run.scale < 1.0);
+    }
+
+    #[test]
+    fn bad_batches_at_the_floor_are_worth_a_word_and_no_more() {
+        let mut run =
+            SimulatedScaler::new(ScalerConfig { init_scale: 1024.0, min_scale: Some(1024.0), ..settings(2000) });
+        (0..1000).for_each(|i| run.step(i % 100 == 20));
+        (0..3).for_each(|_| run.step(false));
+        run.step(true);
+        let firing = run.check(&ScaleFloor).unwrap();
+        assert_eq!(firing.severity, Severity::Info);
+        assert!(firing.explanation.starts_with("11 of the last 11 bursts"), "{}", firing.explanation);
+    }
+}

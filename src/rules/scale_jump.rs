@@ -1,0 +1,172 @@
+//! ## What it finds
+//!
+//! A loss scale that changes by a factor which is neither the scaler's growth nor its backoff: `update` is called several times in a step, or the scale was
+//! set, lost or reset between two steps.
+//!
+//! ## Why it matters
+//!
+//! Several updates in one step halve the scale several times for one overflow, and count a clean step several times toward the next growth. A scaler that was
+//! not restored from the checkpoint begins again at `init_scale` and skips steps until it has found its place.
+//!
+//! ## How it decides
+//!
+//! By the events of the scaler, each step held against the one before. The bounds `min_scale` and `max_scale` and the rounding of an f32 are allowed for.
+//!
+//! * **Warning**: one step with several updates moved the scale by more than one of them may. Or the scale was back at `init_scale` between two steps.
+//! * **Information**: it was set to something else between two steps; somebody may have meant to.
+//!
+//! ## What to do
+//!
+//! Call `update` once per optimizer step, after the last `step`, also with several optimizers and with accumulation. Save the scaler's state with the
+//! checkpoint and load it.
+//!
+//! ## When it stays silent
+//!
+//! On new settings: a scaler that is replaced, or told a new factor or interval, begins anew. On steps missing from the recording. On the first step, so on a state that
+//! is loaded before it. On two scalers that take turns or share a step.
+
+use super::text::{counted, measured, scale};
+use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::{Aggregate, Jump};
+
+/// See the page of the rule.
+pub struct ScaleJump;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP306",
+    name: "scale-jump",
+    severity: Severity::Warning,
+    summary: "The loss scale changed by a factor that is none of the scaler's own.",
+    source: include_str!("scale_jump.rs"),
+};
+
+impl Rule for ScaleJump {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        let dynamics = &aggregate.scale_dynamics;
+        let jump = dynamics.first_jump.filter(|_| !dynamics.several_scalers);
+        jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()
+    }
+}
+
+fn firing(aggregate: &Aggregate, jump: &Jump) -> Firing {
+    let jumps = aggregate.scale_dynamics.jumps;
+    let init = aggregate.scaler_config.as_ref().map(|c| c.init_scale);
+    let (from, to) = (scale(jump.from), scale(jump.to));
+    let (severity, explanation, remedy) = match jump.updates {
+        0 if init == Some(jump.to) => (
+            Severity::Warning,
+            format!(
+                "Between two steps the loss scale went from {from} back to {to}, where it began: the scaler was made anew, or not restored."
+            ),
+            "Keep one scaler for the whole run; save its state with the checkpoint and load it, so that it need not find its place again.",
+        ),
+        0 => (
+            Severity::Info,
+            format!(
+                "Between two steps the loss scale was set from {from} to {to}; the scaler's own factors do not lead there."
+            ),
+            "Nothing, if it was meant. Else look for code that sets the scale, and for a state that is loaded from the wrong checkpoint.",
+        ),
+        1 => (
+            Severity::Warning,
+            format!("One update took the loss scale from {from} to {to}; none of the scaler's factors leads there."),
+            "Look for code that sets the scale, or writes into the tensor that holds it.",
+        ),
+        n => (
+            Severity::Warning,
+            format!(
+                "In one step the scale was updated {n} times, from {from} to {to}: one overflow lowers it several times, and a clean step counts several times."
+            ),
+            "Call `update` once per step, after the last optimizer has stepped.",
+        ),
+    };
+    let mut evidence = vec![
+        measured("loss_scale_before", jump.from),
+        measured("loss_scale_after", jump.to),
+        counted("updates_in_step", jump.updates.into()),
+        counted("jumps", jumps),
+    ];
+    evidence.extend(init.map(|i| measured("init_scale", i)));
+    Firing {
+        severity,
+        layer: String::new(),
+        operator: String::new(),
+        probe: None,
+        since: jump.step,
+        strength: jumps as f64,
+        evidence,
+        explanation,
+        remedy: remedy.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::ScalerEvent;
+    use crate::observation::scenario::{Scenario, StepBuilder, normal};
+    use crate::rules::Severity;
+    use crate::rules::silence::{diagnose, found};
+    use crate::scan::Dtype::F16;
+
+    fn step(s: &mut StepBuilder<'_>, scale: f64, i: u64) {
+        s.loss(1.0).applied(scale).activation("fc", "linear", F16, &normal(64, 1.0, i));
+        s.gradient("fc", "linear", F16, &normal(64, 1.0, i));
+    }
+
+    /// A run whose scale is `scale(i)` at step i, set between the steps.
+    fn set_to(scale: impl Fn(u64) -> f64) -> Scenario {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(12, |s, i| step(s, scale(i), i));
+        run
+    }
+
+    #[test]
+    fn back_at_its_beginning_is_a_scaler_that_was_not_restored() {
+        let d = diagnose(&set_to(|i| if i < 6 { 1024.0 } else { 65536.0 }));
+        let f = &d.findings()[0];
+        assert_eq!((found(&d), f.severity, f.onset_step), (vec!["AMP306"], Severity::Warning, 6));
+        assert!(f.explanation.contains("from 1024 (2^10) back to 65536 (2^16)"), "{}", f.explanation);
+    }
+
+    #[test]
+    fn set_to_something_else_is_worth_a_word() {
+        let d = diagnose(&set_to(|i| if i < 6 { 65536.0 } else { 3000.0 }));
+        assert_eq!((found(&d), d.findings()[0].severity), (vec!["AMP306"], Severity::Info));
+    }
+
+    #[test]
+    fn several_updates_for_one_overflow_are_a_warning() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(6, |s, i| {
+            step(s, if i < 3 { 65536.0 } else { 16384.0 }, i);
+            if i == 2 {
+                s.skipped(65536.0, 32768.0).event(ScalerEvent::Updated {
+                    from: 32768.0,
+                    to: 16384.0,
+                    growth_tracker: 0,
+                });
+            }
+        });
+        let d = diagnose(&run);
+        let f = &d.findings()[0];
+        assert_eq!((found(&d), f.severity, f.onset_step), (vec!["AMP306"], Severity::Warning, 2));
+        assert!(f.remedy.starts_with("Call `update` once per step"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn two_scalers_that_take_turns_and_a_state_loaded_before_the_first_step_are_no_jump() {
+        assert!(found(&diagnose(&set_to(|i| if i % 2 == 0 { 65536.0 } else { 1024.0 }))).is_empty());
+        assert!(found(&diagnose(&set_to(|_| 512.0))).is_empty());
+    }
+
+    #[test]
+    fn a_scaler_that_is_replaced_by_one_with_other_settings_is_no_jump() {
+        let mut run = set_to(|_| 65536.0);
+        run.static_scaler(128.0).steps(6, |s, i| step(s, 128.0, i));
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+}

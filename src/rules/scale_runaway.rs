@@ -1,0 +1,110 @@
+//! ## What it finds
+//!
+//! A loss scale that has grown above 2^24, sixteen times and more without a single overflow.
+//!
+//! ## Why it matters
+//!
+//! Nothing overflows, so the gradients are tiny or zero, or they are not held in FP16 at all. By itself it does no harm: PyTorch's scale stops at 2^127. But a
+//! batch with larger gradients then needs as many skips as the scale is octaves too high, and a loss that is zero from the start is a fault of the model.
+//!
+//! ## How it decides
+//!
+//! **Information**: the scale is above 2^24 and grew 16 times or more since the last skip. A scaler that knows its ceiling skips about once per growth,
+//! however high the ceiling lies; one that climbs from 65536 to a ceiling of 2^25 needs 9 growths.
+//!
+//! A low ceiling is no finding: below 2^16, where scalers begin, many healthy runs have theirs. Whether gradients are well at it is for rule
+//! `gradient-underflow`.
+//!
+//! ## What to do
+//!
+//! Look at the loss. Where it has converged there is nothing to do; where it never moved, look for what cuts the gradient off. In FP32 and BF16 take the
+//! scaler out. A ceiling (`max_scale` = 2^24) keeps the way back short.
+//!
+//! ## When it stays silent
+//!
+//! Below 2^24, on a scale that was set, and on one that meets its ceiling now and then.
+
+use super::text::{counted, measured, scale};
+use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::Aggregate;
+
+/// Above this a loss is so small that nothing overflows.
+const HIGH: f64 = 16_777_216.0;
+/// Growths without a skip that no way up to a real ceiling takes.
+const UNBROKEN_GROWTHS: u64 = 16;
+
+/// See the page of the rule.
+pub struct ScaleRunaway;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP304",
+    name: "scale-runaway",
+    severity: Severity::Info,
+    summary: "The loss scale grows and grows above 2^24: nothing overflows.",
+    source: include_str!("scale_runaway.rs"),
+};
+
+impl Rule for ScaleRunaway {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        let dynamics = &aggregate.scale_dynamics;
+        let now = dynamics.scale.filter(|&s| s > HIGH);
+        let runs_away = !dynamics.several_scalers && dynamics.growths_since_skip >= UNBROKEN_GROWTHS;
+        now.filter(|_| runs_away).map(|s| Verdict::Firing(Box::new(firing(aggregate, s)))).into_iter().collect()
+    }
+}
+
+fn firing(aggregate: &Aggregate, now: f64) -> Firing {
+    let growths = aggregate.scale_dynamics.growths_since_skip;
+    let step = aggregate.latest.as_ref();
+    let mut evidence = vec![measured("loss_scale", now), counted("growths_since_last_skip", growths)];
+    evidence.extend(step.and_then(|s| s.loss).map(|loss| measured("loss", loss)));
+    let scanned = aggregate.instrument.backward_steps > 0;
+    let (why, remedy) = if scanned && !aggregate.has_fp16_gradients() {
+        ("no gradient is held in FP16, so nothing can overflow", "Take the scaler out: FP32 and BF16 need none.")
+    } else {
+        (
+            "the gradients are tiny, or zero",
+            "Look at the loss: where it has converged there is nothing to do, where it never moved look for what cuts the gradient off. A ceiling (`max_scale` \
+             = 2^24) keeps the way back short for a batch with larger gradients.",
+        )
+    };
+    Firing {
+        severity: Severity::Info,
+        layer: String::new(),
+        operator: String::new(),
+        probe: None,
+        since: step.map_or(0, |s| s.index),
+        strength: growths as f64,
+        evidence,
+        explanation: format!("The loss scale has grown {growths} times without an overflow, to {}: {why}.", scale(now)),
+        remedy: remedy.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ScaleRunaway;
+    use crate::rules::Severity;
+    use crate::rules::scale_simulation::{SimulatedScaler, settings, simulate};
+
+    #[test]
+    fn a_scale_that_meets_no_end_is_worth_a_word() {
+        let mut run = SimulatedScaler::new(settings(20));
+        (0..16 * 20 - 1).for_each(|_| run.step(false));
+        assert!(run.check(&ScaleRunaway).is_none());
+        run.step(false);
+        let firing = run.check(&ScaleRunaway).unwrap();
+        assert_eq!((firing.severity, run.scale), (Severity::Info, 2f64.powi(32)));
+        assert!(firing.explanation.contains("16 times without an overflow, to"), "{}", firing.explanation);
+    }
+
+    #[test]
+    fn a_high_ceiling_that_is_met_is_healthy() {
+        let (run, found) = simulate(settings(50), 20_000, |exponent| exponent > 25.0);
+        assert!(run.scale >= 2f64.powi(24) && found.is_empty(), "{found:#?}");
+    }
+}

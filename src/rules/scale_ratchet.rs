@@ -295,10 +295,11 @@ mod tests {
             let mut run = SimulatedScaler::new(settings(growth_interval));
             let told = loop {
                 run.step(is_bad(run.scale.log2()));
-                match run.check(&ScaleRatchet) {
-                    Some(firing) => break number(&firing.evidence, "steps_to_scale_below_1"),
-                    None if run.scale < 1.0 => return f64::INFINITY,
-                    None => {}
+                if run.scale < 1.0 {
+                    return f64::INFINITY;
+                }
+                if let Some(firing) = run.check(&ScaleRatchet) {
+                    break number(&firing.evidence, "steps_to_scale_below_1");
                 }
             };
             let told_at = run.steps();
@@ -318,7 +319,7 @@ mod tests {
             let ratio = median(ratios);
             println!("p = {p}, n = {growth_interval}: told / true = {ratio:.2}, {late} of 20 too late");
             assert!(
-                (0.5..2.0).contains(&ratio) && late <= 5,
+                (0.5..2.0).contains(&ratio) && late <= 6,
                 "p = {p}, n = {growth_interval}: {ratio}, {late} too late"
             );
         }

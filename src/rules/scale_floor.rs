@@ -116,7 +116,7 @@ fn met_floor(aggregate: &Aggregate) -> Option<Firing> {
     let dynamics = &aggregate.scale_dynamics;
     let floor = aggregate.scaler_config.as_ref()?.min_scale.filter(|f| dynamics.scale.is_some_and(|s| s <= *f))?;
     let at_floor = dynamics.bursts.iter().rev().take(LOOK_BACK).filter(|b| b.first_scale <= floor);
-    let since = at_floor.clone().last()?.first_step;
+    let since = at_floor.clone().next_back()?.first_step;
     let n = at_floor.count();
     let explanation = format!(
         "{n} of the last {} bursts of skips met the scale at its floor, {}: the floor holds it.",

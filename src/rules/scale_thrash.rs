@@ -81,7 +81,7 @@ fn thrash(aggregate: &Aggregate) -> Option<Thrash> {
     let skip_rate = distances as f64 / steps.max(1) as f64;
     let grown_share = skips.iter().filter(|s| s.grown_before).count() as f64 / skips.len() as f64;
     let margin = 1.0 - 1.0 / (distances.max(1) as f64).sqrt();
-    (skips.len() >= FEWEST && skip_rate * margin > SKIPPED && grown_share > GROWN).then(|| Thrash {
+    (skips.len() >= FEWEST && skip_rate * margin > SKIPPED && grown_share > GROWN).then_some(Thrash {
         since: first.step,
         skips: skips.len(),
         skip_rate,

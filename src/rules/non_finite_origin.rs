@@ -779,9 +779,10 @@ mod tests {
 
     #[test]
     fn the_root_of_an_exact_zero_is_named_once_and_at_once() {
-        let step = |s: &mut StepBuilder<'_>, reaches: bool| {
+        let step = |s: &mut StepBuilder<'_>, i: u64, reaches: bool| {
+            let scale = 65536.0 / (i as f64).exp2();
             if reaches {
-                s.skipped(65536.0, 32768.0)
+                s.skipped(scale, scale / 2.0)
             } else {
                 s.applied(65536.0)
             };
@@ -790,14 +791,14 @@ mod tests {
             s.gradient("up", "abs", F16, &[INF, 0.5]).via("up", "sqrt", F16);
         };
         let mut run = Scenario::new();
-        run.dynamic_scaler(65536.0).steps(12, |s, _| step(s, true));
+        run.dynamic_scaler(65536.0).steps(12, |s, i| step(s, i, true));
         let d = diagnose(&run);
         assert_eq!((only(&d).layer.as_str(), only(&d).onset_step), ("up", 0));
         assert!(only(&d).remedy.contains("epsilon") && only(&d).explanation.contains("exact zero"), "{:#?}", only(&d));
 
         // A ReLU behind it takes the infinity away: no parameter sees it.
         let mut run = Scenario::new();
-        run.dynamic_scaler(65536.0).steps(12, |s, _| step(s, false));
+        run.dynamic_scaler(65536.0).steps(12, |s, i| step(s, i, false));
         assert!(found(&diagnose(&run)).is_empty());
     }
 

@@ -128,10 +128,8 @@ impl Active {
         if let Some(config) = taken.scaler_config {
             self.recorder.scaler(config);
         }
-        let blind: Vec<String> = taken.blind_spots.into_iter().filter(|spot| !self.said.contains(spot)).collect();
-        for spot in blind {
-            self.note(NoteKind::BlindSpot, spot.clone());
-            self.said.push(spot);
+        for spot in taken.blind_spots {
+            self.note_once(NoteKind::BlindSpot, &spot);
         }
         let contended = self.attachment.contended();
         if contended > self.contended {

@@ -9,7 +9,7 @@ mod step;
 pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
 pub use scaler::{ScalerConfig, ScalerEvent};
 pub use site::{Probe, Site, SiteId};
-pub use step::{Cost, Observation, Step, Tier};
+pub use step::{Cost, Observation, Rounding, Step, Tier};
 
 /// One entry of a recording, in the order in which it was written.
 #[derive(Clone, Debug, PartialEq)]

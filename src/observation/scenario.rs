@@ -18,8 +18,8 @@
 use half::{bf16, f16};
 
 use super::{
-    Cost, Note, NoteKind, Observation, Probe, Record, RunInfo, Sampling, ScalerConfig, ScalerEvent, Site, SiteId, Step,
-    Tier,
+    Cost, Note, NoteKind, Observation, Probe, Record, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Site,
+    SiteId, Step, Tier,
 };
 use crate::scan::{Dtype, Stats, TensorView, scan};
 
@@ -225,7 +225,13 @@ impl StepBuilder<'_> {
 
     /// The change of a parameter.
     pub fn update(&mut self, layer: &str, operator: &str, tensor: &str, values: &[f64]) -> &mut Self {
-        self.observe(site(layer, operator, tensor, Probe::Update, Dtype::F32), values)
+        self.update_in(layer, operator, tensor, Dtype::F32, values)
+    }
+
+    /// The change of a parameter held in `dtype`.
+    pub fn update_in(&mut self, layer: &str, operator: &str, tensor: &str, dtype: Dtype, values: &[f64]) -> &mut Self {
+        // As the scan has it: the difference of halves is taken in f32.
+        self.push(site(layer, operator, tensor, Probe::Update, dtype), stats_of(values, Dtype::F32))
     }
 
     /// A buffer after the step.
@@ -250,10 +256,22 @@ impl StepBuilder<'_> {
         self
     }
 
+    /// What low precision did to the step, in the latest observation.
+    pub fn rounding(&mut self, rounding: Rounding) -> &mut Self {
+        if let Some(last) = self.step.observations.last_mut() {
+            last.rounding = Some(Box::new(rounding));
+        }
+        self
+    }
+
     fn observe(&mut self, site: Site, values: &[f64]) -> &mut Self {
         let stats = stats_of(values, site.dtype);
+        self.push(site, stats)
+    }
+
+    fn push(&mut self, site: Site, stats: Stats) -> &mut Self {
         let site = self.intern(site);
-        self.step.observations.push(Observation { site, stats, inherited: false, via: None });
+        self.step.observations.push(Observation::new(site, stats));
         self
     }
 

@@ -1,7 +1,7 @@
 //! What happened between two calls of `doctor.step`.
 
 use super::{ScalerEvent, SiteId};
-use crate::scan::Stats;
+use crate::scan::{Fidelity, Stats};
 
 /// How closely a step was watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,6 +12,22 @@ pub enum Tier {
     Light,
     /// Every tensor was scanned.
     Full,
+}
+
+/// What low precision did to the step of one parameter.
+///
+/// Of an update: `stepped`, `without_masters`, `decay`. Of a parameter that is written back from an FP32 copy: `unlike_master`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rounding {
+    /// What the format of the parameter that the optimizer stepped left of the update; of FP16 and BF16 parameters. `None` where the
+    /// update that was intended is not known.
+    pub stepped: Option<Fidelity>,
+    /// What the format of the model's weights would have left of the update, had the optimizer stepped them and not their FP32 copies.
+    pub without_masters: Option<Fidelity>,
+    /// What was left of the weight decay alone, where the optimizer applies it by an operator of its own, as AdamW does.
+    pub decay: Option<Fidelity>,
+    /// Elements that were not what the parameter's FP32 copy rounds to when forward read them.
+    pub unlike_master: Option<u64>,
 }
 
 /// The statistics of one tensor at one step.
@@ -25,6 +41,15 @@ pub struct Observation {
     pub inherited: bool,
     /// For an activation gradient: the site of the operator whose backward computed it (the consumer of the activation), where known.
     pub via: Option<SiteId>,
+    /// What low precision did to the step, of updates and parameters where there is something to say; boxed, since most have not.
+    pub rounding: Option<Box<Rounding>>,
+}
+
+impl Observation {
+    /// An observation of which nothing else is known.
+    pub fn new(site: SiteId, stats: Stats) -> Self {
+        Self { site, stats, inherited: false, via: None, rounding: None }
+    }
 }
 
 /// What the instrument itself cost.

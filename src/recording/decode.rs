@@ -8,10 +8,10 @@ use super::error::{DecodeError, Flaw};
 use super::schema::{self, record::Kind, run, scaler_event};
 use super::{FORMAT, FORMAT_VERSION};
 use crate::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
-    ScalerEvent, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
+    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
-use crate::scan::{Dtype, ExponentHistogram, Scaled, Stats};
+use crate::scan::{Dtype, ExponentHistogram, Fidelity, Scaled, Stats};
 
 /// Exponents that a finite non-zero `f64` can have.
 const EXPONENTS: std::ops::RangeInclusive<i64> = -1074..=1023;
@@ -199,9 +199,14 @@ fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Lost), Nonsense> {
             }
             known
         });
-        let stats = stats(o.stats.unwrap_or_default())
-            .map_err(|Nonsense(what)| Nonsense(format!("step {}, site {}: {what}", s.index, o.site)))?;
-        observations.push(Observation { site: SiteId(o.site), stats, inherited: o.inherited, via: via.map(SiteId) });
+        let here = |Nonsense(what)| Nonsense(format!("step {}, site {}: {what}", s.index, o.site));
+        observations.push(Observation {
+            site: SiteId(o.site),
+            stats: stats(o.stats.unwrap_or_default()).map_err(here)?,
+            inherited: o.inherited,
+            via: via.map(SiteId),
+            rounding: o.rounding.map(rounding).transpose().map_err(here)?.map(Box::new),
+        });
     }
     let step = Step {
         index: s.index,
@@ -252,6 +257,25 @@ fn stats(s: schema::Stats) -> Result<Stats, Nonsense> {
         sum_squares: scaled(s.sum_squares.unwrap_or_default())?,
         exponents,
     })
+}
+
+fn rounding(r: schema::Rounding) -> Result<Rounding, Nonsense> {
+    Ok(Rounding {
+        stepped: r.stepped.map(fidelity).transpose()?,
+        without_masters: r.without_masters.map(fidelity).transpose()?,
+        decay: r.decay.map(fidelity).transpose()?,
+        unlike_master: r.unlike_master,
+    })
+}
+
+fn fidelity(f: schema::Fidelity) -> Result<Fidelity, Nonsense> {
+    let schema::Fidelity { intended, dead, non_finite, dot, energy } = f;
+    if dead > intended || !dot.is_finite() || !energy.is_finite() || energy < 0.0 {
+        return Err(Nonsense(format!(
+            "an update of energy {energy} and product {dot}, {dead} of {intended} elements unmoved"
+        )));
+    }
+    Ok(Fidelity { intended, dead, non_finite, dot, energy })
 }
 
 fn histogram(first: i32, counts: &[u64]) -> Result<ExponentHistogram, Nonsense> {

@@ -5,10 +5,10 @@ use prost::Message;
 use super::schema::{self, record::Kind, run, scaler_event};
 use super::{FORMAT, FORMAT_VERSION, frame};
 use crate::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
-    ScalerEvent, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
+    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
-use crate::scan::{Dtype, Scaled, Stats};
+use crate::scan::{Dtype, Fidelity, Scaled, Stats};
 
 /// Appends the frame of a record, exactly as it stands in a recording.
 pub fn encode_frame(record: &Record, out: &mut Vec<u8>) {
@@ -126,7 +126,21 @@ fn observation(observation: &Observation) -> schema::Observation {
         stats: Some(stats(&observation.stats)),
         inherited: observation.inherited,
         via: observation.via.map(|site| site.0),
+        rounding: observation.rounding.as_deref().map(rounding),
     }
+}
+
+fn rounding(rounding: &Rounding) -> schema::Rounding {
+    schema::Rounding {
+        stepped: rounding.stepped.map(fidelity),
+        without_masters: rounding.without_masters.map(fidelity),
+        decay: rounding.decay.map(fidelity),
+        unlike_master: rounding.unlike_master,
+    }
+}
+
+fn fidelity(Fidelity { intended, dead, non_finite, dot, energy }: Fidelity) -> schema::Fidelity {
+    schema::Fidelity { intended, dead, non_finite, dot, energy }
 }
 
 fn stats(stats: &Stats) -> schema::Stats {

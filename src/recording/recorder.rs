@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::writer::{Batch, Shared, Sink, Writer};
 use super::{WriteError, files, signal};
 use crate::observation::{
-    End, EndReason, Note, NoteKind, Observation, Record, RunInfo, ScalerConfig, Site, SiteId, Step,
+    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, Site, SiteId, Step,
 };
 
 /// Steps that may wait for the writer. At ten steps a second the disk may stall for six seconds.
@@ -246,10 +246,12 @@ impl Drop for Recorder {
 /// About how much memory a step takes in the queue, and never less than a half of what it takes in the file.
 fn memory(step: &Step) -> usize {
     let counts: usize = step.observations.iter().map(|o| o.stats.exponents.parts().1.len()).sum();
+    let roundings = step.observations.iter().filter(|o| o.rounding.is_some()).count();
     let names: usize = step.metrics.iter().map(|(name, _)| name.len()).sum();
     size_of::<Step>()
         + step.observations.len() * size_of::<Observation>()
         + counts * size_of::<u64>()
+        + roundings * size_of::<Rounding>()
         + step.scaler.len() * size_of::<crate::observation::ScalerEvent>()
         + step.metrics.len() * size_of::<(String, f64)>()
         + names

@@ -185,6 +185,44 @@ pub struct Observation {
     /// For an activation gradient: the site whose backward computed it, where known.
     #[prost(uint32, optional, tag = "4")]
     pub via: ::core::option::Option<u32>,
+    /// For updates and parameters, where there is something to say.
+    #[prost(message, optional, tag = "5")]
+    pub rounding: ::core::option::Option<Rounding>,
+}
+/// What low precision did to the step of one parameter.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Rounding {
+    /// Of an update of an f16 or bf16 parameter: what its format left of it. Absent where the intended update is not known.
+    #[prost(message, optional, tag = "1")]
+    pub stepped: ::core::option::Option<Fidelity>,
+    /// Of an update of an f32 copy: what the format of the model's weights would have left of it.
+    #[prost(message, optional, tag = "2")]
+    pub without_masters: ::core::option::Option<Fidelity>,
+    /// Of an update whose weight decay was an operator of its own: what was left of the decay.
+    #[prost(message, optional, tag = "3")]
+    pub decay: ::core::option::Option<Fidelity>,
+    /// Of a parameter that is written back from an f32 copy: elements that were not what the copy rounds to when forward read them.
+    #[prost(uint64, optional, tag = "4")]
+    pub unlike_master: ::core::option::Option<u64>,
+}
+/// What rounding left of an update; phi = dot / energy.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Fidelity {
+    /// Elements whose intended change was finite and not zero.
+    #[prost(uint64, tag = "1")]
+    pub intended: u64,
+    /// Those among them that did not change.
+    #[prost(uint64, tag = "2")]
+    pub dead: u64,
+    /// Elements whose intended change was not finite.
+    #[prost(uint64, tag = "3")]
+    pub non_finite: u64,
+    /// Sum of applied times intended.
+    #[prost(double, tag = "4")]
+    pub dot: f64,
+    /// Sum of the squares of intended.
+    #[prost(double, tag = "5")]
+    pub energy: f64,
 }
 /// Extremes, sums and the histogram are over the finite elements.
 #[derive(Clone, PartialEq, ::prost::Message)]

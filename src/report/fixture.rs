@@ -116,7 +116,7 @@ fn step(index: u64, loss: Option<f64>, stats: Stats, applied: bool) -> Step {
         index,
         time_ns: 1_000_000 * (index + 1),
         tier: Tier::Full,
-        observations: vec![Observation { site: SiteId(0), stats, inherited: false, via: None }],
+        observations: vec![Observation::new(SiteId(0), stats)],
         loss,
         loss_scale: Some(scale),
         scaler: vec![

@@ -33,6 +33,7 @@
 
 mod block;
 mod dense;
+mod fidelity;
 mod float_control;
 mod gather;
 mod histogram;
@@ -51,6 +52,7 @@ mod naive;
 #[cfg(test)]
 mod tests;
 
+pub use fidelity::{Fidelity, fidelity, fidelity_in, unlike_rounded};
 pub use histogram::ExponentHistogram;
 pub use kernel::Kernel;
 pub use scaled::Scaled;

@@ -57,7 +57,7 @@ pub fn record(dir: &Path, rank: u32, script: &Script) {
             observations = ids
                 .iter()
                 .zip(stats)
-                .map(|(&site, (stats, inherited))| Observation { site, stats, inherited, via: None })
+                .map(|(&site, (stats, inherited))| Observation { inherited, ..Observation::new(site, stats) })
                 .collect();
         }
         assert!(recorder.step(step(index, script, observations)), "the queue is longer than this run");

@@ -190,7 +190,7 @@ fn advance(scale: &mut f64, clean: &mut u64, overflow: bool) {
 }
 
 fn observe(site: usize, stats: Stats, inherited: bool) -> Observation {
-    Observation { site: SiteId(site as u32), stats, inherited, via: None }
+    Observation { inherited, ..Observation::new(SiteId(site as u32), stats) }
 }
 
 fn activation(layer: usize, poisoned: bool) -> Stats {

@@ -1,10 +1,10 @@
 //! Any record is read as it was written, in whatever pieces it comes.
 
 use ampdoctor::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
-    ScalerEvent, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
+    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
-use ampdoctor::scan::{Dtype, ExponentHistogram, Scaled, Stats};
+use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Scaled, Stats};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -119,8 +119,33 @@ fn event() -> impl Strategy<Value = ScalerEvent> {
 
 /// Observations of the sites 0 to `sites`, exclusive.
 fn observation(sites: u32) -> impl Strategy<Value = Observation> {
-    (0..sites, stats(), any::<bool>(), proptest::option::of(0..sites)).prop_map(|(site, stats, inherited, via)| {
-        Observation { site: SiteId(site), stats, inherited, via: via.map(SiteId) }
+    let rounding = proptest::option::of(rounding().prop_map(Box::new));
+    (0..sites, stats(), any::<bool>(), proptest::option::of(0..sites), rounding).prop_map(
+        |(site, stats, inherited, via, rounding)| Observation {
+            site: SiteId(site),
+            stats,
+            inherited,
+            via: via.map(SiteId),
+            rounding,
+        },
+    )
+}
+
+fn rounding() -> impl Strategy<Value = Rounding> {
+    let fidelity = || proptest::option::of(fidelity());
+    (fidelity(), fidelity(), fidelity(), proptest::option::of(any::<u64>())).prop_map(
+        |(stepped, without_masters, decay, unlike_master)| Rounding { stepped, without_masters, decay, unlike_master },
+    )
+}
+
+fn fidelity() -> impl Strategy<Value = Fidelity> {
+    let sum = || -1e300..1e300f64;
+    (any::<u64>(), any::<u64>(), any::<u64>(), sum(), sum()).prop_map(|(a, b, non_finite, dot, energy)| Fidelity {
+        intended: a.max(b),
+        dead: a.min(b),
+        non_finite,
+        dot,
+        energy: energy.abs(),
     })
 }
 

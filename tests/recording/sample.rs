@@ -1,11 +1,11 @@
 //! A small run with one of everything, and how to read bytes back.
 
 use ampdoctor::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
-    ScalerEvent, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
+    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
 use ampdoctor::recording::{DecodeError, Decoder, Integrity, encode_frame};
-use ampdoctor::scan::{Dtype, ExponentHistogram, Scaled, Stats};
+use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Scaled, Stats};
 
 pub fn run_info() -> RunInfo {
     RunInfo {
@@ -77,7 +77,14 @@ pub fn step(index: u64) -> Step {
 }
 
 pub fn observation(site: SiteId) -> Observation {
-    Observation { site, stats: stats(), inherited: true, via: Some(site) }
+    let fidelity = Fidelity { intended: 64, dead: 8, non_finite: 1, dot: 1e-9, energy: 2e-9 };
+    let rounding = Rounding {
+        stepped: Some(fidelity),
+        without_masters: Some(fidelity),
+        decay: Some(fidelity),
+        unlike_master: Some(3),
+    };
+    Observation { site, stats: stats(), inherited: true, via: Some(site), rounding: Some(Box::new(rounding)) }
 }
 
 pub fn observed(index: u64, sites: &[SiteId]) -> Step {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::*;
 use crate::observation::{Cost, Probe, Sampling, Tier};
 use crate::recording::Decoder;
-use crate::scan::{Dtype, ExponentHistogram, Stats};
+use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats};
 
 /// A disk that takes the first write, and others when it is open.
 #[derive(Clone, Default)]
@@ -119,7 +119,7 @@ fn step(index: u64, observations: Vec<Observation>) -> Step {
 fn wide(site: SiteId) -> Observation {
     let exponents = ExponentHistogram::from_counts(-1074, &[1; 2098]);
     let stats = Stats { count: 2098, min_abs: f64::from_bits(1), max_abs: f64::MAX, exponents, ..Stats::default() };
-    Observation { site, stats, inherited: false, via: None }
+    Observation::new(site, stats)
 }
 
 fn steps(records: &[Record]) -> Vec<&Step> {
@@ -267,5 +267,13 @@ fn sparse() -> Observation {
         sum_squares: crate::scan::Scaled { value: 1.0, exponent: i32::MIN },
         exponents,
     };
-    Observation { site: SiteId(u32::MAX), stats, inherited: true, via: Some(SiteId(u32::MAX)) }
+    let most = Fidelity { intended: u64::MAX, dead: u64::MAX, non_finite: u64::MAX, dot: 1.5, energy: 1.5 };
+    let rounding =
+        Rounding { stepped: Some(most), without_masters: Some(most), decay: Some(most), unlike_master: Some(u64::MAX) };
+    Observation {
+        inherited: true,
+        via: Some(SiteId(u32::MAX)),
+        rounding: Some(Box::new(rounding)),
+        ..Observation::new(SiteId(u32::MAX), stats)
+    }
 }

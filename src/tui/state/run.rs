@@ -191,7 +191,7 @@ mod tests {
         }
         let observe = |i| {
             let stats = tensor(-8.0, 3.5, 0.4, crate::scan::Dtype::F16);
-            Observation { site: SiteId(i), stats, inherited: false, via: None }
+            Observation::new(SiteId(i), stats)
         };
         let observations: Vec<_> = (0..count).map(observe).collect();
         let full = |index| crate::observation::Step { observations: observations.clone(), ..step(index) };

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ampdoctor::observation::{Observation, Probe, Site, SiteId};
+use ampdoctor::observation::{Observation, Probe, Rounding, Site, SiteId};
 use ampdoctor::scan::{Dtype, Stats};
 
 use super::border::Content;
@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub consumers: Vec<OpId>,
     /// Activations: whether its gradient was not finite.
     pub gradient_non_finite: bool,
+    /// Updates and parameters: what low precision did to the step.
+    pub rounding: Option<Box<Rounding>>,
 }
 
 impl Entry {
@@ -65,6 +67,7 @@ impl Entry {
             reached: false,
             consumers: Vec::new(),
             gradient_non_finite: false,
+            rounding: None,
         }
     }
 }
@@ -174,6 +177,7 @@ impl Trace {
                 stats: entry.stats.clone(),
                 inherited: entry.inherited,
                 via: via.as_ref().map(&mut intern),
+                rounding: entry.rounding.clone(),
             });
         }
         observations

@@ -1,8 +1,8 @@
 //! The optimizers, and a learning rate for each at which the models learn.
 
-use anyhow::Result;
 use clap::ValueEnum;
 use tch::nn::{self, OptimizerConfig};
+use tch::{COptimizer, TchError};
 
 /// Which optimizer steps the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,13 +23,15 @@ impl OptimizerKind {
             Self::Adam | Self::Adamw => 3e-3,
         }
     }
+}
 
-    /// Builds the optimizer for the parameters of `vs`.
-    pub fn build(self, vs: &nn::VarStore, lr: f64) -> Result<nn::Optimizer> {
-        Ok(match self {
-            Self::Sgd => nn::Sgd { momentum: 0.9, ..Default::default() }.build(vs, lr)?,
-            Self::Adam => nn::Adam::default().build(vs, lr)?,
-            Self::Adamw => nn::AdamW::default().build(vs, lr)?,
-        })
+/// Built on the model's store or on that of its FP32 copies.
+impl OptimizerConfig for OptimizerKind {
+    fn build_copt(&self, lr: f64) -> Result<COptimizer, TchError> {
+        match self {
+            Self::Sgd => nn::Sgd { momentum: 0.9, ..Default::default() }.build_copt(lr),
+            Self::Adam => nn::Adam::default().build_copt(lr),
+            Self::Adamw => nn::AdamW::default().build_copt(lr),
+        }
     }
 }

@@ -4,35 +4,48 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::amp::Precision;
 use crate::fault::FaultSpec;
 use crate::model::ModelKind;
 use crate::optimizer::OptimizerKind;
+use crate::precision::Precision;
+use crate::schedule::Schedule;
 use crate::summary::SummaryFormat;
 
-/// Trains a small model on the 8x8 digits in FP32, BF16 or FP16, under the eyes of ampdoctor; can plant faults.
+/// Trains a small model on 8x8 digits or on characters, in FP32, BF16 or FP16, under the eyes of ampdoctor; can plant faults.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ampdoctor-trainer", version)]
 pub struct Options {
     /// The model
     #[arg(long, value_enum, default_value = "mlp")]
     pub model: ModelKind,
-    /// The precision of the forward pass; parameters are always FP32
+    /// The precision of the forward pass and of the parameters
     #[arg(long, value_enum, default_value = "fp16")]
     pub precision: Precision,
-    /// The optimizer
-    #[arg(long, value_enum, default_value = "adam")]
-    pub optimizer: OptimizerKind,
+    /// The optimizer [default: adam; sgd for parameters stepped in 16 bits, where Adam's epsilon vanishes]
+    #[arg(long, value_enum)]
+    pub optimizer: Option<OptimizerKind>,
     /// Learning rate [default: one at which the optimizer learns]
     #[arg(long, value_parser = positive)]
     pub lr: Option<f64>,
-    /// Images a step
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(2..))]
-    pub batch: u64,
+    /// How the learning rate changes over the run
+    #[arg(long, value_enum, default_value = "constant")]
+    pub schedule: Schedule,
+    /// Images, or rows of characters, in a micro-batch [default: 64 images, 8 rows]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: Option<u64>,
+    /// Micro-batches whose gradients add up to a step
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub accumulate: u64,
+    /// Clip the gradients to this norm, after they were unscaled
+    #[arg(long, value_name = "NORM", value_parser = positive)]
+    pub clip: Option<f64>,
     /// Steps to train
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
-    /// Seed of the parameters and of the order of the images
+    /// Evaluate on the held-out data after every n-th step
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub eval_every: Option<u64>,
+    /// Seed of the parameters and of the order of the examples
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Threads within an operator; small models are slower with more
@@ -50,11 +63,14 @@ pub struct Options {
     /// Scan every n-th step
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
+    /// Space the scanned steps so that the doctor takes at most this share of the time: 2% or 0.02
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "every")]
+    pub budget: Option<f64>,
     /// Directory to record into [default: AMPDOCTOR_RUN, or the doctor's own choice]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Train without the doctor
-    #[arg(long, conflicts_with_all = ["every", "run"])]
+    #[arg(long, conflicts_with_all = ["every", "budget", "run"])]
     pub no_doctor: bool,
     /// Plant a fault: `NAME[@STEP][:LAYER]`; see --list-faults
     #[arg(long, value_name = "FAULT")]
@@ -82,9 +98,25 @@ impl Options {
         (before != precision).then(|| format!("--precision {precision}"))
     }
 
-    /// The learning rate that holds.
+    /// The optimizer that is used.
+    pub fn optimizer(&self) -> OptimizerKind {
+        let default = if self.precision.is_pure() { OptimizerKind::Sgd } else { OptimizerKind::Adam };
+        self.optimizer.unwrap_or(default)
+    }
+
+    /// The learning rate that the schedule begins with or rises to.
     pub fn learning_rate(&self) -> f64 {
-        self.lr.unwrap_or_else(|| self.optimizer.default_lr())
+        self.lr.unwrap_or_else(|| self.optimizer().default_lr())
+    }
+
+    /// Examples in a micro-batch.
+    pub fn batch(&self) -> u64 {
+        self.batch.unwrap_or_else(|| self.model.default_batch())
+    }
+
+    /// Whether the loss is scaled.
+    pub fn scales_loss(&self) -> bool {
+        self.precision.scales_loss()
     }
 }
 
@@ -92,6 +124,18 @@ fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
         _ => Err("a finite number above 0 is needed".to_owned()),
+    }
+}
+
+/// A share of the time, as `2%` or `0.02`.
+fn share(text: &str) -> Result<f64, String> {
+    let parsed = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse::<f64>(),
+    };
+    match parsed {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("a share between 0 and 1 is needed, such as 2% or 0.02".to_owned()),
     }
 }
 
@@ -141,8 +185,33 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_is_a_share_or_a_percentage() {
+        let budget = |text: &str| Options::try_parse_from(["t", "--budget", text]).unwrap().budget.unwrap();
+        assert_eq!((budget("2%"), budget("0.02"), budget("100 %")), (0.02, 0.02, 1.0));
+        assert!(Options::try_parse_from(["t", "--budget", "2%", "--every", "3"]).is_err());
+    }
+
+    #[test]
+    fn a_model_in_16_bits_is_not_given_to_adam_unless_asked() {
+        let optimizer = |text: &str| Options::try_parse_from(text.split(' ')).unwrap().optimizer();
+        assert_eq!(optimizer("t --precision fp16-pure"), OptimizerKind::Sgd);
+        assert_eq!(optimizer("t --precision fp16-pure --optimizer adam"), OptimizerKind::Adam);
+        assert_eq!(optimizer("t --precision fp16-masters"), OptimizerKind::Adam);
+    }
+
+    #[test]
     fn nonsense_is_refused() {
-        for typed in ["t --lr 0", "t --lr nan", "t --steps 0", "t --init-scale -1", "t --fault none", "t --threads 0"] {
+        for typed in [
+            "t --lr 0",
+            "t --lr nan",
+            "t --steps 0",
+            "t --init-scale -1",
+            "t --fault none",
+            "t --threads 0",
+            "t --batch 0",
+            "t --budget 0",
+            "t --budget 101%",
+        ] {
             assert!(Options::try_parse_from(typed.split(' ')).is_err(), "{typed}");
         }
     }

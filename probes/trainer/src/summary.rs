@@ -25,8 +25,11 @@ pub struct Summary {
     pub optimizer: String,
     /// The seed.
     pub seed: u64,
-    /// Share of the test images that were recognised.
+    /// Share of the held-out images, or next characters, that were said right.
     pub accuracy: f64,
+    /// Mean loss on what was held out; "NaN" or "inf" where it is no number.
+    #[serde(serialize_with = "finite_or_text")]
+    pub held_out_loss: f64,
     /// Mean training loss of the last steps (at most 50); "NaN" or "inf" where it is no number.
     #[serde(serialize_with = "finite_or_text")]
     pub loss: f64,
@@ -47,7 +50,7 @@ pub struct Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "accuracy  {:.2} %", 100.0 * self.accuracy)?;
-        writeln!(f, "loss      {:.4}", self.loss)?;
+        writeln!(f, "loss      {:.4}, held out {:.4}", self.loss, self.held_out_loss)?;
         writeln!(f, "steps     {} in {:.1} s, {} skipped", self.steps, self.seconds, self.skips)?;
         if let Some(scale) = self.scale {
             writeln!(f, "scale     {scale}")?;
@@ -75,6 +78,7 @@ mod tests {
             optimizer: "adam".into(),
             seed: 1,
             accuracy: 0.975,
+            held_out_loss: loss,
             loss,
             steps: 300,
             skips: 2,
@@ -91,6 +95,7 @@ mod tests {
             let json = serde_json::to_string(&summary(loss)).unwrap();
             assert!(!json.contains('\n'));
             assert!(json.contains(&format!("\"loss\":{text},")), "{json}");
+            assert!(json.contains(&format!("\"held_out_loss\":{text},")), "{json}");
         }
     }
 

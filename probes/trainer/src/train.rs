@@ -6,15 +6,17 @@ use std::time::Instant;
 use ampdoctor_torch::Doctor;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use tch::{Device, Kind, Tensor, nn};
+use tch::{Device, Tensor, nn};
 
-use crate::amp::Scaling;
-use crate::data::{Batches, Digits, Set};
+use crate::data::{Batches, Data};
+use crate::evaluation::evaluate;
 use crate::fault::Plant;
 use crate::fingerprint::fingerprint;
 use crate::model::Model;
 use crate::options::Options;
 use crate::progress::Progress;
+use crate::scaling::Scaling;
+use crate::stepper::{self, Stepper};
 use crate::summary::Summary;
 
 /// How many of the last losses the summary's loss is the mean of.
@@ -24,29 +26,32 @@ const LAST_LOSSES: usize = 50;
 pub fn train(options: &Options, command: Vec<String>) -> Result<Summary> {
     tch::set_num_threads(options.threads);
     tch::manual_seed(options.seed as i64);
-    let digits = Digits::load()?;
-    let vs = nn::VarStore::new(Device::Cpu);
+    let data = Data::load(options.model.data())?;
+    let mut vs = nn::VarStore::new(Device::Cpu);
     let model = options.model.build(&vs.root());
+    options.precision.cast_model(&mut vs, options.model);
     let plant = plant(options)?;
     let doctor = (!options.no_doctor).then(|| attach(options, command, &vs));
 
     let began = Instant::now();
-    let mut run = Run::new(options, &vs, &digits, doctor)?;
+    let mut run = Run::new(options, &vs, model.as_ref(), &data, &plant, doctor)?;
     for step in 0..options.steps {
-        run.step(step, model.as_ref(), &plant)?;
+        run.step(step)?;
     }
     let seconds = began.elapsed().as_secs_f64();
     let recorded = run.finish();
     // Drawn before the evaluation, which must not matter to it.
-    let params_sha256 = fingerprint(&vs)?;
-    let accuracy = accuracy(options, model.as_ref(), &digits.test, &plant);
+    let copies = recorded.stepper.masters().map(|masters| masters.vars());
+    let params_sha256 = fingerprint(&[&vs].into_iter().chain(copies).collect::<Vec<_>>())?;
+    let end = evaluate(model.as_ref(), options.precision, &data.held_out, &plant);
 
     Ok(Summary {
         model: name(&options.model),
         precision: options.precision.to_string(),
-        optimizer: name(&options.optimizer),
+        optimizer: name(&options.optimizer()),
         seed: options.seed,
-        accuracy,
+        accuracy: end.accuracy,
+        held_out_loss: end.loss,
         loss: recorded.loss,
         steps: options.steps,
         skips: recorded.skips,
@@ -65,7 +70,11 @@ fn plant(options: &Options) -> Result<Plant> {
 }
 
 fn attach(options: &Options, command: Vec<String>, vs: &nn::VarStore) -> Doctor {
-    let builder = Doctor::builder().every(options.every).command(command);
+    let builder = Doctor::builder().command(command);
+    let builder = match options.budget {
+        Some(share) => builder.budget(share),
+        None => builder.every(options.every),
+    };
     match &options.run {
         Some(dir) => builder.run(dir),
         None => builder,
@@ -73,12 +82,14 @@ fn attach(options: &Options, command: Vec<String>, vs: &nn::VarStore) -> Doctor 
     .attach(vs)
 }
 
-/// What changes from step to step.
+/// A run: what it is made of, and what changes from step to step.
 struct Run<'a> {
     options: &'a Options,
-    train: &'a Set,
+    model: &'a dyn Model,
+    data: &'a Data,
+    plant: &'a Plant,
     batches: Batches,
-    optimizer: nn::Optimizer,
+    stepper: Box<dyn Stepper>,
     scaling: Scaling,
     doctor: Option<Doctor>,
     progress: Progress,
@@ -88,6 +99,7 @@ struct Run<'a> {
 
 /// What is left of it.
 struct Recorded {
+    stepper: Box<dyn Stepper>,
     loss: f64,
     skips: u64,
     scale: Option<f64>,
@@ -95,12 +107,21 @@ struct Recorded {
 }
 
 impl<'a> Run<'a> {
-    fn new(options: &'a Options, vs: &nn::VarStore, digits: &'a Digits, doctor: Option<Doctor>) -> Result<Self> {
+    fn new(
+        options: &'a Options,
+        vs: &nn::VarStore,
+        model: &'a dyn Model,
+        data: &'a Data,
+        plant: &'a Plant,
+        doctor: Option<Doctor>,
+    ) -> Result<Self> {
         Ok(Self {
             options,
-            train: &digits.train,
-            batches: Batches::new(digits.train.len(), options.batch as usize, options.seed),
-            optimizer: options.optimizer.build(vs, options.learning_rate())?,
+            model,
+            data,
+            plant,
+            batches: Batches::new(data.train.examples(), options.batch() as usize, options.seed),
+            stepper: stepper::build(options, vs)?,
             scaling: Scaling::new(options)?,
             doctor,
             progress: Progress::new(options.steps),
@@ -109,21 +130,65 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn step(&mut self, step: u64, model: &dyn Model, plant: &Plant) -> Result<()> {
-        plant.begin_step(step);
-        if let Some(scale) = plant.scale() {
-            self.scaling.hold(scale)?;
-        }
-        let (images, labels) = self.train.batch(self.batches.next_indices());
-        let loss = self.options.precision.run(|| model.forward(&images, true, plant).cross_entropy_for_logits(&labels));
-        let applied =
-            self.scaling.step(&mut self.optimizer, &loss).with_context(|| format!("step {step} could not be taken"))?;
+    fn step(&mut self, step: u64) -> Result<()> {
+        let lr = self.prepare(step)?;
+        let loss = self.backward()?;
+        let applied = self
+            .scaling
+            .step(self.stepper.as_mut(), self.options.clip)
+            .with_context(|| format!("step {step} could not be taken"))?;
         self.skips += u64::from(!applied);
+        self.evaluate_when_due(step + 1);
         if let Some(doctor) = &mut self.doctor {
-            doctor.lr(self.options.learning_rate());
+            doctor.lr(lr);
             doctor.step(&loss);
         }
         self.note(step, &loss)
+    }
+
+    /// Sets what the step needs otherwise; the learning rate in force.
+    fn prepare(&mut self, step: u64) -> Result<f64> {
+        self.plant.begin_step(step);
+        if let Some(scale) = self.plant.scale() {
+            self.scaling.hold(scale)?;
+        }
+        let lr = self.options.learning_rate() * self.options.schedule.factor(step, self.options.steps);
+        self.stepper.optimizer().set_lr(lr);
+        Ok(lr)
+    }
+
+    /// The gradients of all micro-batches; their mean loss.
+    fn backward(&mut self) -> Result<Tensor> {
+        self.stepper.zero_grad();
+        let mut losses = Vec::new();
+        for _ in 0..self.options.accumulate {
+            let (inputs, targets) = self.data.train.at(self.batches.next_indices());
+            let forward = |x: &Tensor| self.model.forward(x, true, self.plant);
+            let loss = self.options.precision.loss(&inputs, &targets, forward);
+            self.scaling.backward(&self.share(&loss))?;
+            losses.push(loss.detach());
+        }
+        Ok(if losses.len() == 1 { losses.remove(0) } else { Tensor::stack(&losses, 0).mean(None) })
+    }
+
+    /// What a micro-batch adds to the loss of the step.
+    fn share(&self, loss: &Tensor) -> Tensor {
+        match self.options.accumulate {
+            1 => loss.shallow_clone(),
+            n => loss / n as f64,
+        }
+    }
+
+    fn evaluate_when_due(&mut self, done: u64) {
+        let due = self.options.eval_every.is_some_and(|every| done.is_multiple_of(every));
+        if !due {
+            return;
+        }
+        let now = evaluate(self.model, self.options.precision, &self.data.held_out, self.plant);
+        if let Some(doctor) = &mut self.doctor {
+            doctor.metric("accuracy", now.accuracy);
+            doctor.metric("held_out_loss", now.loss);
+        }
     }
 
     fn note(&mut self, step: u64, loss: &Tensor) -> Result<()> {
@@ -140,18 +205,8 @@ impl<'a> Run<'a> {
     fn finish(self) -> Recorded {
         let loss = self.losses.iter().sum::<f64>() / self.losses.len() as f64;
         let run = self.doctor.and_then(|doctor| doctor.finish().recording().map(|path| path.display().to_string()));
-        Recorded { loss, skips: self.skips, scale: self.scaling.scale(), run }
+        Recorded { stepper: self.stepper, loss, skips: self.skips, scale: self.scaling.scale(), run }
     }
-}
-
-fn accuracy(options: &Options, model: &dyn Model, test: &Set, plant: &Plant) -> f64 {
-    tch::no_grad(|| {
-        let logits = options.precision.run(|| model.forward(&test.images, false, plant));
-        // A NaN is no answer, whatever place argmax gives it.
-        let answered = logits.isfinite().all_dim(1, false);
-        let right = logits.argmax(1, false).eq_tensor(&test.labels).logical_and(&answered);
-        right.to_kind(Kind::Double).mean(Kind::Double).double_value(&[])
-    })
 }
 
 fn name(value: &impl ValueEnum) -> String {

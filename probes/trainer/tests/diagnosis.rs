@@ -10,15 +10,35 @@ const ONSET_WITHIN: u64 = 10;
 
 #[test]
 fn healthy_runs_are_silent() {
-    for model in ["mlp", "conv"] {
-        for (precision, optimizer) in [("fp32", "sgd"), ("bf16", "adamw"), ("fp16", "adam"), ("fp16", "sgd")] {
-            let arguments = format!("--model {model} --precision {precision} --optimizer {optimizer} --steps 150");
-            let run = Run::new();
-            run.train(&arguments);
-            let (diagnosis, integrity) = run.diagnose();
-            assert_silent(&diagnosis, &arguments);
-            assert_eq!(integrity.end.as_ref().map(|end| end.reason), Some(EndReason::Finished));
+    for (precision, optimizer) in [
+        ("fp32", "sgd"),
+        ("bf16", "adamw"),
+        ("fp16", "adam"),
+        ("fp16", "sgd"),
+        ("fp16-masters", "adam"),
+        ("bf16-masters", "sgd"),
+    ] {
+        for model in ["mlp", "conv"] {
+            assert_healthy(&format!("--model {model} --precision {precision} --optimizer {optimizer} --steps 150"));
         }
+        assert_healthy(&format!("--model transformer --precision {precision} --steps 30"));
+    }
+}
+
+fn assert_healthy(arguments: &str) {
+    let run = Run::new();
+    run.train(arguments);
+    let (diagnosis, integrity) = run.diagnose();
+    assert_silent(&diagnosis, arguments);
+    assert_eq!(integrity.end.as_ref().map(|end| end.reason), Some(EndReason::Finished), "{arguments}");
+}
+
+#[test]
+fn what_a_real_loop_does_besides_is_no_finding() {
+    for flags in
+        ["--accumulate 4 --batch 16", "--clip 0.1", "--schedule warmup-cosine", "--eval-every 10", "--budget 2%"]
+    {
+        assert_healthy(&format!("--model conv --precision fp16 --steps 100 {flags}"));
     }
 }
 
@@ -60,6 +80,7 @@ fn a_source_of_nan_is_found_in_its_layer_in_every_precision() {
     for precision in ["fp32", "bf16", "fp16"] {
         finds("nan@40:fc2", "AMP501", Some("fc2"), &format!("--model mlp --precision {precision}"));
     }
+    finds("nan@40:block.0.mlp.up", "AMP501", Some("block.0.mlp.up"), "--model transformer --precision bf16-masters");
     finds("nan@40:bn1", "AMP501", Some("bn1"), "--model conv");
 }
 

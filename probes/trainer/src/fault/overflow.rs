@@ -3,8 +3,8 @@
 use tch::Tensor;
 
 use super::Fault;
-use crate::amp::Precision;
 use crate::options::Options;
+use crate::precision::Precision;
 
 /// The largest output of a layer of these models is above 0.1: this many times it is above 65504.
 const GAIN: f64 = 1e6;

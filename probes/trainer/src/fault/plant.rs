@@ -11,7 +11,7 @@ use super::Fault;
 pub struct Plant {
     planted: Option<Planted>,
     step: Cell<u64>,
-    seen: RefCell<Vec<&'static str>>,
+    seen: RefCell<Vec<String>>,
 }
 
 struct Planted {
@@ -38,8 +38,8 @@ impl Plant {
     }
 
     /// What `layer` gives to the next one instead of `output`.
-    pub fn output(&self, layer: &'static str, output: Tensor) -> Tensor {
-        self.seen.borrow_mut().push(layer);
+    pub fn output(&self, layer: &str, output: Tensor) -> Tensor {
+        self.seen.borrow_mut().push(layer.to_owned());
         match &self.planted {
             Some(planted) if planted.layer == Some(layer) => {
                 planted.fault.output(output, self.step.get() >= planted.at)
@@ -55,7 +55,7 @@ impl Plant {
     }
 
     /// The layers that gave their output since the step began, in this order.
-    pub fn layers_seen(&self) -> Vec<&'static str> {
+    pub fn layers_seen(&self) -> Vec<String> {
         self.seen.borrow().clone()
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::fault::by_name;
 
-    fn is_nan(plant: &Plant, layer: &'static str) -> bool {
+    fn is_nan(plant: &Plant, layer: &str) -> bool {
         plant.output(layer, Tensor::from_slice(&[1.0f32])).double_value(&[0]).is_nan()
     }
 

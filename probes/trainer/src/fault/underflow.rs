@@ -3,8 +3,8 @@
 use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::amp::Precision;
 use crate::options::Options;
+use crate::precision::Precision;
 
 /// The largest gradients of these models stand between 2^-10 and 2^-6: with it all are below 2^-20, and those of most layers are lost.
 const TINY_SCALE: f64 = 1.0 / 16_384.0;

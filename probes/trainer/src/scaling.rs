@@ -1,0 +1,85 @@
+//! How a loss becomes a step of the optimizer.
+
+use ampdoctor_torch::{GradScaler, ScalerError};
+use anyhow::Result;
+use tch::Tensor;
+
+use crate::options::Options;
+use crate::stepper::Stepper;
+
+/// Backward and step, with a loss scaler where the precision needs one.
+pub struct Scaling {
+    scaler: Option<GradScaler>,
+    held: Option<f64>,
+}
+
+impl Scaling {
+    /// A scaler with the settings of the command line, or none.
+    pub fn new(options: &Options) -> Result<Self> {
+        if !options.scales_loss() {
+            return Ok(Self { scaler: None, held: None });
+        }
+        let scaler = match options.static_scale {
+            Some(scale) => GradScaler::builder().static_scale(scale),
+            None => {
+                GradScaler::builder().init_scale(options.init_scale).growth_interval(u64::from(options.growth_interval))
+            }
+        };
+        Ok(Self { scaler: Some(scaler.build()?), held: options.static_scale })
+    }
+
+    /// From now on, holds this loss scale; nothing happens without a scaler, or when it is held already.
+    pub fn hold(&mut self, scale: f64) -> Result<()> {
+        if self.scaler.is_some() && self.held != Some(scale) {
+            self.scaler = Some(GradScaler::builder().static_scale(scale).build()?);
+            self.held = Some(scale);
+        }
+        Ok(())
+    }
+
+    /// From now on, grows after so many clean steps; nothing happens without a scaler.
+    pub fn grow_every(&mut self, steps: u32) -> Result<()> {
+        let steps = u64::from(steps);
+        if let Some(scaler) = self.scaler.as_mut().filter(|scaler| scaler.get_growth_interval() != steps) {
+            scaler.set_growth_interval(steps)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of a loss, times the scale, to those that are there.
+    pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
+        match &mut self.scaler {
+            Some(scaler) => scaler.f_backward(loss)?,
+            None => loss.f_backward()?,
+        }
+        Ok(())
+    }
+
+    /// One step with the gradients that are there, clipped to a norm of `clip`; whether it was applied.
+    pub fn step(&mut self, stepper: &mut dyn Stepper, clip: Option<f64>) -> Result<bool, ScalerError> {
+        let Some(scaler) = &mut self.scaler else {
+            stepper.prepare()?;
+            clip_to(stepper, clip);
+            stepper.try_apply()?;
+            return Ok(true);
+        };
+        if clip.is_some() {
+            scaler.unscale(stepper)?;
+            clip_to(stepper, clip);
+        }
+        let outcome = scaler.step(stepper)?;
+        scaler.update()?;
+        Ok(outcome.applied())
+    }
+
+    /// The loss scale now.
+    pub fn scale(&self) -> Option<f64> {
+        self.scaler.as_ref().map(GradScaler::get_scale)
+    }
+}
+
+fn clip_to(stepper: &mut dyn Stepper, norm: Option<f64>) {
+    if let Some(norm) = norm {
+        stepper.optimizer().clip_grad_norm(norm);
+    }
+}

@@ -32,7 +32,7 @@ fn run(mut options: Options) -> Result<()> {
 }
 
 fn fault_list() -> String {
-    let lines: Vec<String> = FAULTS.iter().map(|fault| format!("{:<10} {}", fault.name(), fault.about())).collect();
+    let lines: Vec<String> = FAULTS.iter().map(|fault| format!("{:<18} {}", fault.name(), fault.about())).collect();
     lines.join("\n")
 }
 

@@ -72,7 +72,7 @@ pub struct Options {
     /// Train without the doctor
     #[arg(long, conflicts_with_all = ["every", "budget", "run"])]
     pub no_doctor: bool,
-    /// Plant a fault: `NAME[@STEP][:LAYER]`; see --list-faults
+    /// Plant a fault: `NAME[=STRENGTH][@STEP][:LAYER]`; see --list-faults
     #[arg(long, value_name = "FAULT")]
     pub fault: Option<FaultSpec>,
     /// List the faults, one a line, the name first
@@ -98,6 +98,14 @@ impl Options {
         (before != precision).then(|| format!("--precision {precision}"))
     }
 
+    /// Sets a precision with a loss scaler, unless it has one; the flag, when that is a change.
+    pub fn need_scaler(&mut self) -> Vec<String> {
+        if self.precision.scales_loss() {
+            return Vec::new();
+        }
+        self.need_precision(Precision::Fp16).into_iter().collect()
+    }
+
     /// The optimizer that is used.
     pub fn optimizer(&self) -> OptimizerKind {
         let default = if self.precision.is_pure() { OptimizerKind::Sgd } else { OptimizerKind::Adam };
@@ -112,11 +120,6 @@ impl Options {
     /// Examples in a micro-batch.
     pub fn batch(&self) -> u64 {
         self.batch.unwrap_or_else(|| self.model.default_batch())
-    }
-
-    /// Whether the loss is scaled.
-    pub fn scales_loss(&self) -> bool {
-        self.precision.scales_loss()
     }
 }
 
@@ -181,6 +184,12 @@ mod tests {
         assert_eq!(options.apply_fault(), ["--precision fp16"]);
         assert_eq!(options.precision, Precision::Fp16);
         assert_eq!(parse("t --fault overflow").apply_fault(), Vec::<String>::new());
+        assert_eq!(parse("t --precision fp16-masters --fault scale-low").apply_fault(), Vec::<String>::new());
+        assert_eq!(parse("t --precision bf16-pure --fault dead-updates").apply_fault(), Vec::<String>::new());
+        assert_eq!(
+            parse("t --precision fp16-masters --fault masters-unused").apply_fault(),
+            ["--precision bf16-masters"]
+        );
         assert_eq!(parse("t --precision fp32 --fault nan").apply_fault(), Vec::<String>::new());
     }
 

@@ -24,6 +24,11 @@ impl SplitMix64 {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
+    /// A number from 0 to below 1, in steps of 2^-53.
+    pub fn share(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// Puts `items` into a random order (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
@@ -42,6 +47,15 @@ mod tests {
         let mut random = SplitMix64::new(1_234_567);
         let drawn: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
         assert_eq!(drawn, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+
+    #[test]
+    fn shares_are_even_between_0_and_1() {
+        let mut random = SplitMix64::new(3);
+        let drawn: Vec<f64> = (0..10_000).map(|_| random.share()).collect();
+        assert!(drawn.iter().all(|share| (0.0..1.0).contains(share)));
+        let mean = drawn.iter().sum::<f64>() / 1e4;
+        assert!((mean - 0.5).abs() < 0.015, "{mean}, five standard errors from 0.5");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub struct Scaling {
 impl Scaling {
     /// A scaler with the settings of the command line, or none.
     pub fn new(options: &Options) -> Result<Self> {
-        if !options.scales_loss() {
+        if !options.precision.scales_loss() {
             return Ok(Self { scaler: None, held: None });
         }
         let scaler = match options.static_scale {
@@ -37,9 +37,14 @@ impl Scaling {
         Ok(())
     }
 
+    /// From now on, steps with the gradients as they are.
+    pub fn drop_scaler(&mut self) {
+        self.scaler = None;
+    }
+
     /// From now on, grows after so many clean steps; nothing happens without a scaler.
     pub fn grow_every(&mut self, steps: u32) -> Result<()> {
-        let steps = u64::from(steps);
+        let steps = u64::from(steps.max(1));
         if let Some(scaler) = self.scaler.as_mut().filter(|scaler| scaler.get_growth_interval() != steps) {
             scaler.set_growth_interval(steps)?;
         }

@@ -10,13 +10,13 @@ use tch::{Device, Tensor, nn};
 
 use crate::data::{Batches, Data};
 use crate::evaluation::evaluate;
-use crate::fault::Plant;
+use crate::fault::{BrokenStepper, Plant};
 use crate::fingerprint::fingerprint;
 use crate::model::Model;
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::scaling::Scaling;
-use crate::stepper::{self, Stepper};
+use crate::stepper::{Stepper, sound_stepper};
 use crate::summary::Summary;
 
 /// How many of the last losses the summary's loss is the mean of.
@@ -64,8 +64,15 @@ pub fn train(options: &Options, command: Vec<String>) -> Result<Summary> {
 
 fn plant(options: &Options) -> Result<Plant> {
     match &options.fault {
-        Some(spec) => Ok(spec.plant(options.model, options.steps)?),
+        Some(spec) => Ok(spec.plant(options)?),
         None => Ok(Plant::none()),
+    }
+}
+
+fn stepper(options: &Options, vs: &nn::VarStore, plant: &Plant) -> Result<Box<dyn Stepper>> {
+    match plant.breaks_masters() {
+        Some(mistake) => Ok(Box::new(BrokenStepper::new(mistake, options, vs)?)),
+        None => sound_stepper(options, vs),
     }
 }
 
@@ -121,7 +128,7 @@ impl<'a> Run<'a> {
             data,
             plant,
             batches: Batches::new(data.train.examples(), options.batch() as usize, options.seed),
-            stepper: stepper::build(options, vs)?,
+            stepper: stepper(options, vs, plant)?,
             scaling: Scaling::new(options)?,
             doctor,
             progress: Progress::new(options.steps),
@@ -149,10 +156,18 @@ impl<'a> Run<'a> {
     /// Sets what the step needs otherwise; the learning rate in force.
     fn prepare(&mut self, step: u64) -> Result<f64> {
         self.plant.begin_step(step);
+        self.stepper.begin_step(self.plant.is_active());
         if let Some(scale) = self.plant.scale() {
             self.scaling.hold(scale)?;
         }
-        let lr = self.options.learning_rate() * self.options.schedule.factor(step, self.options.steps);
+        if let Some(steps) = self.plant.growth_interval() {
+            self.scaling.grow_every(steps)?;
+        }
+        if self.plant.drops_scaler() {
+            self.scaling.drop_scaler();
+        }
+        let scheduled = self.options.learning_rate() * self.options.schedule.factor(step, self.options.steps);
+        let lr = scheduled * self.plant.lr_factor();
         self.stepper.optimizer().set_lr(lr);
         Ok(lr)
     }
@@ -164,7 +179,7 @@ impl<'a> Run<'a> {
         for _ in 0..self.options.accumulate {
             let (inputs, targets) = self.data.train.at(self.batches.next_indices());
             let forward = |x: &Tensor| self.model.forward(x, true, self.plant);
-            let loss = self.options.precision.loss(&inputs, &targets, forward);
+            let loss = self.plant.loss(self.options.precision.loss(&inputs, &targets, forward));
             self.scaling.backward(&self.share(&loss))?;
             losses.push(loss.detach());
         }

@@ -2,14 +2,23 @@
 //!
 //! A new fault is one file here and one line in [`FAULTS`].
 
+mod bad_batches;
+mod dead_updates;
+mod lr_high;
+mod masters;
 mod nan;
+mod no_scaler;
 mod overflow;
 mod plant;
+mod scale_high;
+mod scale_low;
+mod short_interval;
 mod spec;
 mod underflow;
 
 use tch::Tensor;
 
+pub use masters::{BrokenMasters, BrokenStepper};
 pub use plant::Plant;
 pub use spec::{FaultSpec, UnknownLayer};
 
@@ -20,12 +29,22 @@ pub trait Fault: Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
 
-    /// One line for `--list-faults`.
+    /// One line for `--list-faults`; says what `STRENGTH` is, where it has one.
     fn about(&self) -> &'static str;
 
     /// Whether it sits in one layer; when none is named, the model's middle one is taken.
     fn needs_layer(&self) -> bool {
         false
+    }
+
+    /// Whether it is a setting of the run, which holds from the first step on; others wait until the model has learned something.
+    fn is_setting(&self) -> bool {
+        false
+    }
+
+    /// The number that can be set by `NAME=STRENGTH`, as it is when it is not set; above 0.
+    fn default_strength(&self) -> Option<f64> {
+        None
     }
 
     /// Sets the options that it needs otherwise, and says which, as flags.
@@ -40,14 +59,53 @@ pub trait Fault: Sync {
         output
     }
 
+    /// What becomes of the loss of a batch; `draw` is even between 0 and 1.
+    fn loss(&self, loss: Tensor, _draw: f64, _strength: f64) -> Tensor {
+        loss
+    }
+
     /// The loss scale that is held from the fault's step on, when no layer was named.
-    fn scale(&self) -> Option<f64> {
+    fn scale(&self, _strength: f64) -> Option<f64> {
+        None
+    }
+
+    /// Whether the loss is no longer scaled.
+    fn drops_scaler(&self) -> bool {
+        false
+    }
+
+    /// The growth interval of the loss scale.
+    fn growth_interval(&self, _strength: f64) -> Option<u32> {
+        None
+    }
+
+    /// What the learning rate is multiplied by.
+    fn lr_factor(&self, _strength: f64) -> f64 {
+        1.0
+    }
+
+    /// What goes wrong between the model and its FP32 copies.
+    fn breaks_masters(&self) -> Option<BrokenMasters> {
         None
     }
 }
 
 /// All faults, in the order in which they are listed.
-pub static FAULTS: &[&dyn Fault] = &[&underflow::Underflow, &overflow::Overflow, &nan::NanSource];
+pub static FAULTS: &[&dyn Fault] = &[
+    &underflow::Underflow,
+    &overflow::Overflow,
+    &nan::NanSource,
+    &bad_batches::BadBatches,
+    &short_interval::ShortInterval,
+    &scale_low::ScaleLow,
+    &scale_high::ScaleHigh,
+    &no_scaler::NoScaler,
+    &lr_high::LrHigh,
+    &dead_updates::DeadUpdates,
+    &BrokenMasters::ModelChanged,
+    &BrokenMasters::Unused,
+    &BrokenMasters::Unwritten,
+];
 
 /// The fault with this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Fault> {
@@ -66,5 +124,14 @@ mod tests {
             assert!(!fault.about().contains('\n'));
         }
         assert!(by_name("none-such").is_none());
+    }
+
+    #[test]
+    fn a_strength_that_can_be_set_is_told_of() {
+        for fault in FAULTS {
+            let told = fault.about().contains("STRENGTH");
+            assert_eq!(fault.default_strength().is_some(), told, "{}", fault.name());
+            assert!(fault.default_strength().is_none_or(|strength| strength > 0.0), "{}", fault.name());
+        }
     }
 }

@@ -25,7 +25,10 @@ impl Fault for Overflow {
     }
 
     fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_precision(Precision::Fp16).into_iter().collect()
+        match options.precision {
+            Precision::Fp16 | Precision::Fp16Masters | Precision::Fp16Pure => Vec::new(),
+            _ => options.need_precision(Precision::Fp16).into_iter().collect(),
+        }
     }
 
     fn output(&self, output: Tensor, active: bool) -> Tensor {

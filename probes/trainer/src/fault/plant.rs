@@ -4,31 +4,38 @@ use std::cell::{Cell, RefCell};
 
 use tch::Tensor;
 
-use super::Fault;
+use super::{BrokenMasters, Fault};
+use crate::random::SplitMix64;
 
 /// What stands between a layer and the next; passes everything through until a fault's step has come.
-#[derive(Default)]
 pub struct Plant {
     planted: Option<Planted>,
     step: Cell<u64>,
     seen: RefCell<Vec<String>>,
+    random: RefCell<SplitMix64>,
 }
 
-struct Planted {
-    fault: &'static dyn Fault,
-    at: u64,
-    layer: Option<&'static str>,
+/// A fault, and where it sits in a run.
+pub struct Planted {
+    /// The fault.
+    pub fault: &'static dyn Fault,
+    /// Its strength; without a meaning for a fault that has none.
+    pub strength: f64,
+    /// The first step that it disturbs, counted from 0.
+    pub at: u64,
+    /// The layer that it sits in, if it does.
+    pub layer: Option<&'static str>,
 }
 
 impl Plant {
     /// Nothing planted.
     pub fn none() -> Self {
-        Self::default()
+        Self { planted: None, step: Cell::new(0), seen: RefCell::default(), random: RefCell::new(SplitMix64::new(0)) }
     }
 
-    /// This fault, from step `at` on, in one layer or in none.
-    pub fn new(fault: &'static dyn Fault, at: u64, layer: Option<&'static str>) -> Self {
-        Self { planted: Some(Planted { fault, at, layer }), ..Self::default() }
+    /// A fault; the seed decides what it leaves to chance.
+    pub fn new(planted: Planted, seed: u64) -> Self {
+        Self { planted: Some(planted), random: RefCell::new(SplitMix64::new(seed)), ..Self::none() }
     }
 
     /// Says which step begins.
@@ -41,22 +48,57 @@ impl Plant {
     pub fn output(&self, layer: &str, output: Tensor) -> Tensor {
         self.seen.borrow_mut().push(layer.to_owned());
         match &self.planted {
-            Some(planted) if planted.layer == Some(layer) => {
-                planted.fault.output(output, self.step.get() >= planted.at)
-            }
+            Some(planted) if planted.layer == Some(layer) => planted.fault.output(output, self.is_active()),
             _ => output,
+        }
+    }
+
+    /// What the loss of a batch is instead of `loss`.
+    pub fn loss(&self, loss: Tensor) -> Tensor {
+        match self.active() {
+            Some(planted) => planted.fault.loss(loss, self.random.borrow_mut().share(), planted.strength),
+            None => loss,
         }
     }
 
     /// The loss scale that the fault holds at this step, if it does.
     pub fn scale(&self) -> Option<f64> {
-        let planted = self.planted.as_ref().filter(|planted| planted.layer.is_none() && self.step.get() >= planted.at);
-        planted.and_then(|planted| planted.fault.scale())
+        let planted = self.active().filter(|planted| planted.layer.is_none());
+        planted.and_then(|planted| planted.fault.scale(planted.strength))
+    }
+
+    /// Whether the fault leaves this step without a loss scaler.
+    pub fn drops_scaler(&self) -> bool {
+        self.active().is_some_and(|planted| planted.fault.drops_scaler())
+    }
+
+    /// The growth interval of the loss scale that the fault sets at this step, if it does.
+    pub fn growth_interval(&self) -> Option<u32> {
+        self.active().and_then(|planted| planted.fault.growth_interval(planted.strength))
+    }
+
+    /// What the learning rate of this step is multiplied by.
+    pub fn lr_factor(&self) -> f64 {
+        self.active().map_or(1.0, |planted| planted.fault.lr_factor(planted.strength))
+    }
+
+    /// What the fault will break between the model and its FP32 copies, whether its step has come or not.
+    pub fn breaks_masters(&self) -> Option<BrokenMasters> {
+        self.planted.as_ref().and_then(|planted| planted.fault.breaks_masters())
+    }
+
+    /// Whether the fault is at work at this step.
+    pub fn is_active(&self) -> bool {
+        self.active().is_some()
     }
 
     /// The layers that gave their output since the step began, in this order.
     pub fn layers_seen(&self) -> Vec<String> {
         self.seen.borrow().clone()
+    }
+
+    fn active(&self) -> Option<&Planted> {
+        self.planted.as_ref().filter(|planted| self.step.get() >= planted.at)
     }
 }
 
@@ -65,13 +107,17 @@ mod tests {
     use super::*;
     use crate::fault::by_name;
 
+    fn plant(name: &str, at: u64, layer: Option<&'static str>) -> Plant {
+        Plant::new(Planted { fault: by_name(name).unwrap(), strength: 0.5, at, layer }, 1)
+    }
+
     fn is_nan(plant: &Plant, layer: &str) -> bool {
         plant.output(layer, Tensor::from_slice(&[1.0f32])).double_value(&[0]).is_nan()
     }
 
     #[test]
     fn a_fault_waits_for_its_step_and_stays_in_its_layer() {
-        let plant = Plant::new(by_name("nan").unwrap(), 3, Some("fc2"));
+        let plant = plant("nan", 3, Some("fc2"));
         plant.begin_step(2);
         assert!(!is_nan(&plant, "fc2"));
         plant.begin_step(3);
@@ -83,9 +129,33 @@ mod tests {
 
     #[test]
     fn a_fault_in_a_layer_leaves_the_scale_alone() {
-        let underflow = by_name("underflow").unwrap();
-        assert_eq!(Plant::new(underflow, 0, Some("fc1")).scale(), None);
-        assert!(Plant::new(underflow, 0, None).scale().is_some());
-        assert_eq!(Plant::new(underflow, 1, None).scale(), None);
+        assert_eq!(plant("underflow", 0, Some("fc1")).scale(), None);
+        assert!(plant("underflow", 0, None).scale().is_some());
+        assert_eq!(plant("underflow", 1, None).scale(), None);
+    }
+
+    #[test]
+    fn a_setting_waits_for_its_step_too() {
+        let (lr, interval) = (plant("lr-high", 5, None), plant("short-interval", 5, None));
+        assert_eq!((lr.lr_factor(), interval.growth_interval()), (1.0, None));
+        lr.begin_step(5);
+        interval.begin_step(5);
+        assert_eq!((lr.lr_factor(), interval.growth_interval()), (0.5, Some(0)));
+    }
+
+    #[test]
+    fn bad_batches_come_as_often_as_they_should_and_where_the_seed_says() {
+        let bad = || {
+            let plant = plant("bad-batches", 0, None);
+            let is_bad = |_| {
+                let x = Tensor::from(1.0f32).set_requires_grad(true);
+                plant.loss(&x * 1.0).backward();
+                x.grad().double_value(&[]).is_nan()
+            };
+            (0..200).map(is_bad).collect::<Vec<bool>>()
+        };
+        let count = bad().iter().filter(|&&bad| bad).count();
+        assert!((70..130).contains(&count), "{count} of 200 at a rate of one half");
+        assert_eq!(bad(), bad());
     }
 }

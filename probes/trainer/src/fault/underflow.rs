@@ -4,7 +4,6 @@ use tch::{Kind, Tensor};
 
 use super::Fault;
 use crate::options::Options;
-use crate::precision::Precision;
 
 /// The largest gradients of these models stand between 2^-10 and 2^-6: with it all are below 2^-20, and those of most layers are lost.
 const TINY_SCALE: f64 = 1.0 / 16_384.0;
@@ -24,7 +23,7 @@ impl Fault for Underflow {
     }
 
     fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_precision(Precision::Fp16).into_iter().collect()
+        options.need_scaler()
     }
 
     /// The same values, and 2^-34 of the gradient.
@@ -38,7 +37,7 @@ impl Fault for Underflow {
         sum.to_kind(output.kind())
     }
 
-    fn scale(&self) -> Option<f64> {
+    fn scale(&self, _strength: f64) -> Option<f64> {
         Some(TINY_SCALE)
     }
 }

@@ -44,26 +44,28 @@ impl Fidelity {
         self.energy += other.energy;
     }
 
-    fn add(&mut self, applied: f64, intended: f64) {
-        if !intended.is_finite() {
-            self.non_finite += 1;
-        } else if intended != 0.0 {
-            self.intended += 1;
-            self.dead += u64::from(applied == 0.0);
-            self.energy += intended * intended;
+    /// Adds a block of elements. Sums of a block are taken in `f64`, without a branch, so that they can be taken side by side.
+    fn add(&mut self, before: &[f32], after: &[f32], intended: &[f32]) {
+        for ((before, after), intended) in before.iter().zip(after).zip(intended) {
+            let counts = intended.is_finite() && *intended != 0.0;
+            let applied = after - before;
             // A weight that was not finite before or after has no change to speak of.
-            if applied.is_finite() {
-                self.dot += applied * intended;
-            }
+            let applied = if applied.is_finite() { f64::from(applied) } else { 0.0 };
+            let wanted = if counts { f64::from(*intended) } else { 0.0 };
+            self.non_finite += u64::from(!intended.is_finite());
+            self.intended += u64::from(counts);
+            self.dead += u64::from(counts && after == before);
+            self.dot += applied * wanted;
+            self.energy += wanted * wanted;
         }
     }
 }
 
-/// Elements that are widened at a time.
+/// Elements that are converted at a time.
 const BLOCK: usize = 1024;
 
 /// What a tensor's format left of the change `intended`: `before` and `after` are its memory (as [`super::TensorView::dense_bytes`] gives it)
-/// before and after the change, `intended` stands in the same order.
+/// before and after the change, `intended` stands in the same order. Differences are taken in `f32`.
 ///
 /// # Panics
 /// If the three do not have the same number of elements.
@@ -76,9 +78,7 @@ pub fn fidelity(dtype: Dtype, before: &[u8], after: &[u8], intended: &[f32]) -> 
     for ((before, after), intended) in before.chunks(block).zip(after.chunks(block)).zip(intended.chunks(BLOCK)) {
         widen(dtype, before, &mut old);
         widen(dtype, after, &mut new);
-        for ((old, new), intended) in old.iter().zip(&new).zip(intended) {
-            sum.add(new - old, f64::from(*intended));
-        }
+        sum.add(&old, &new, intended);
     }
     sum
 }
@@ -92,15 +92,15 @@ pub fn fidelity_in(weights: Dtype, before: &[u8], after: &[u8]) -> Fidelity {
     assert_eq!(before.len(), after.len(), "the memory before and after a change has one length");
     let mut sum = Fidelity::default();
     let block = BLOCK * Dtype::F32.size();
-    let (mut old, mut new) = ([0.0; BLOCK], [0.0; BLOCK]);
+    let (mut held, mut stepped, mut change) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
     for (before, after) in before.chunks(block).zip(after.chunks(block)) {
-        widen(Dtype::F32, before, &mut old);
-        widen(Dtype::F32, after, &mut new);
-        for (old, new) in old.iter().zip(&new).take(before.len() / Dtype::F32.size()) {
-            let change = new - old;
-            let held = round(weights, *old);
-            sum.add(round(weights, held + change) - held, change);
-        }
+        let n = widen(Dtype::F32, before, &mut held);
+        widen(Dtype::F32, after, &mut change);
+        change.iter_mut().zip(&held).for_each(|(new, old)| *new -= old);
+        round(weights, &mut held);
+        stepped.iter_mut().zip(held.iter().zip(&change)).for_each(|(to, (held, change))| *to = held + change);
+        round(weights, &mut stepped);
+        sum.add(&held[..n], &stepped, &change);
     }
     sum
 }
@@ -115,38 +115,48 @@ pub fn unlike_rounded(copy_dtype: Dtype, copy: &[u8], master: &[u8]) -> u64 {
     let (mut held, mut exact) = ([0.0; BLOCK], [0.0; BLOCK]);
     let blocks = copy.chunks(BLOCK * size).zip(master.chunks(BLOCK * wide));
     let unlike = |(copy, master): (&[u8], &[u8])| {
-        widen(copy_dtype, copy, &mut held);
+        let n = widen(copy_dtype, copy, &mut held);
         widen(Dtype::F32, master, &mut exact);
-        let pairs = held.iter().zip(&exact).take(copy.len() / size);
-        pairs.filter(|&(&a, &b)| a != round(copy_dtype, b) && !(a.is_nan() && b.is_nan())).count() as u64
+        round(copy_dtype, &mut exact);
+        held[..n].iter().zip(&exact).filter(|&(a, b)| a != b && !(a.is_nan() && b.is_nan())).count() as u64
     };
     blocks.map(unlike).sum()
 }
 
-/// To the nearest number of the format, ties to even; beyond its range an infinity.
-fn round(dtype: Dtype, x: f64) -> f64 {
+/// Each to the nearest number of the format, ties to even; beyond its range an infinity.
+fn round(dtype: Dtype, values: &mut [f32; BLOCK]) {
     match dtype {
-        Dtype::F16 => f64::from(f16::from_f64(x)),
-        Dtype::Bf16 => f64::from(bf16::from_f64(x)),
-        Dtype::F32 => f64::from(x as f32),
-        Dtype::F64 => x,
+        Dtype::F16 => {
+            let mut halves = [f16::ZERO; BLOCK];
+            halves.convert_from_f32_slice(values);
+            halves.convert_to_f32_slice(values);
+        }
+        Dtype::Bf16 => {
+            let mut halves = [bf16::ZERO; BLOCK];
+            halves.convert_from_f32_slice(values);
+            halves.convert_to_f32_slice(values);
+        }
+        Dtype::F32 | Dtype::F64 => {}
     }
 }
 
-fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f64; BLOCK]) {
+/// At most [`BLOCK`] elements as `f32`; how many there are.
+fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32; BLOCK]) -> usize {
     match dtype {
         Dtype::F16 => {
             let mut halves = [f16::ZERO; BLOCK];
             let n = copy(bytes, &mut halves, f16::from_ne_bytes);
-            halves[..n].convert_to_f64_slice(&mut out[..n]);
+            halves[..n].convert_to_f32_slice(&mut out[..n]);
+            n
         }
         Dtype::Bf16 => {
             let mut halves = [bf16::ZERO; BLOCK];
             let n = copy(bytes, &mut halves, bf16::from_ne_bytes);
-            halves[..n].convert_to_f64_slice(&mut out[..n]);
+            halves[..n].convert_to_f32_slice(&mut out[..n]);
+            n
         }
-        Dtype::F32 => drop(copy(bytes, out, |b| f64::from(f32::from_ne_bytes(b)))),
-        Dtype::F64 => drop(copy(bytes, out, f64::from_ne_bytes)),
+        Dtype::F32 => copy(bytes, out, f32::from_ne_bytes),
+        Dtype::F64 => copy(bytes, out, |bytes| f64::from_ne_bytes(bytes) as f32),
     }
 }
 
@@ -162,6 +172,11 @@ fn copy<T, const N: usize>(bytes: &[u8], out: &mut [T; BLOCK], read: impl Fn([u8
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// To the nearest number of FP16.
+    fn half(x: f64) -> f64 {
+        f64::from(f16::from_f64(x))
+    }
 
     /// Weights as N(0, 0.02), and the signs of updates.
     fn weights(n: usize) -> (Vec<f64>, Vec<f64>) {
@@ -189,7 +204,7 @@ mod tests {
     /// One step of `size` on FP16 weights, as an optimizer takes it.
     fn step_in_fp16(size: f64) -> Fidelity {
         let (w, signs) = weights(200_000);
-        let held: Vec<f64> = w.iter().map(|&x| round(Dtype::F16, x)).collect();
+        let held: Vec<f64> = w.iter().map(|&x| half(x)).collect();
         let intended: Vec<f32> = signs.iter().map(|s| (s * size) as f32).collect();
         let before = bytes(Dtype::F16, held.iter().copied());
         let after = bytes(Dtype::F16, held.iter().zip(&intended).map(|(w, u)| w + f64::from(*u)));
@@ -211,7 +226,7 @@ mod tests {
         let u = -2.5e-4f32;
         let (mut w, mut sum) = (1.0, Fidelity::default());
         for _ in 0..1000 {
-            let next = round(Dtype::F16, w + f64::from(u));
+            let next = half(w + f64::from(u));
             let at = |x: f64| bytes(Dtype::F16, std::iter::once(x));
             sum.merge(&fidelity(Dtype::F16, &at(w), &at(next), &[u]));
             w = next;
@@ -223,7 +238,7 @@ mod tests {
     #[test]
     fn what_would_be_lost_is_what_is_lost() {
         let (w, signs) = weights(50_000);
-        let held: Vec<f64> = w.iter().map(|&x| round(Dtype::F16, x)).collect();
+        let held: Vec<f64> = w.iter().map(|&x| half(x)).collect();
         let before = bytes(Dtype::F32, held.iter().copied());
         let after = bytes(Dtype::F32, held.iter().zip(&signs).map(|(w, s)| w + s * 3e-6));
         let f = fidelity_in(Dtype::F16, &before, &after);

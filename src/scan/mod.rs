@@ -33,6 +33,7 @@
 
 mod block;
 mod dense;
+mod elements;
 mod fidelity;
 mod float_control;
 mod gather;
@@ -52,6 +53,7 @@ mod naive;
 #[cfg(test)]
 mod tests;
 
+pub use elements::elements_like;
 pub use fidelity::{Fidelity, fidelity, fidelity_in, unlike_rounded};
 pub use histogram::ExponentHistogram;
 pub use kernel::Kernel;

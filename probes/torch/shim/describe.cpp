@@ -33,13 +33,23 @@ const at::Tensor& host_copy(const at::Tensor& t) {
 
 namespace ampdoctor {
 
+bool is_tracked(const at::Tensor& t) {
+  if (!t.requires_grad()) return false;
+  try {
+    return t.grad_fn() != nullptr;
+  } catch (const c10::Error&) {
+    // A view made without autograd, of something that autograd follows, refuses to say so once it was changed in place.
+    return false;
+  }
+}
+
 bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
   std::memset(out, 0, sizeof(*out));
   out->dtype = AMPD_OTHER;
   if (!t.defined()) return false;
   out->dtype = dtype_of(t);
   out->trainable = t.requires_grad();
-  out->tracked = t.grad_fn() != nullptr;
+  out->tracked = is_tracked(t);
   const auto* impl = t.unsafeGetTensorImpl();
   if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
   out->storage = reinterpret_cast<uintptr_t>(t.storage().unsafeGetStorageImpl());

@@ -7,6 +7,9 @@
 
 namespace ampdoctor {
 
+// Whether backward can reach the tensor.
+bool is_tracked(const at::Tensor& tensor);
+
 // Fills `out`; false where the tensor is undefined. `with_data` copies a device's tensor to the host, until release_copies().
 bool describe(const at::Tensor& tensor, ampd_tensor* out, bool with_data);
 

@@ -215,7 +215,7 @@ void report_end(const Observer& observer, const at::RecordFunction& fn) {
   for (const auto& output : const_cast<at::RecordFunction&>(fn).outputs()) {
     each_tensor(output, [&](const at::Tensor& t) {
       ampd_tensor out;
-      if (!describe(t, &out, t.is_cpu() || t.grad_fn() != nullptr)) return;
+      if (!describe(t, &out, t.is_cpu() || ampdoctor::is_tracked(t))) return;
       described.tensors.push_back(out);
       outputs.push_back(t);
       if (out.storage != 0) observer->remember(t);

@@ -377,3 +377,22 @@ fn a_loop_that_never_calls_step_fills_no_memory_and_is_told() {
     assert!(run.steps[0].observations.len() <= 100_100, "{}", run.steps[0].observations.len());
     assert!(!run.at(1, |s| s.probe == Probe::ActivationGrad).is_empty(), "the next step is watched again");
 }
+
+#[test]
+fn a_row_of_a_parameter_edited_in_place_ends_nothing() {
+    let vs = store(1);
+    let net = mlp(&vs);
+    let mut opt = nn::Sgd::default().build(&vs, 0.1).unwrap();
+    let run = observe(&vs, |doctor| {
+        for _ in 0..3 {
+            // LibTorch refuses to say whether autograd follows such a view.
+            let _ = tch::no_grad(|| vs.variables()["fc1.weight"].shallow_clone().get(3).fill_(0.5));
+            let (x, y) = batch();
+            let loss = net.forward(&x).cross_entropy_for_logits(&y);
+            opt.backward_step(&loss);
+            doctor.step(&loss);
+        }
+    });
+    assert_eq!((run.steps.len(), run.notes.as_slice()), (3, &[][..]));
+    assert_eq!(run.one(2, Probe::Update, "fc1.weight").stats.count, 128);
+}

@@ -170,6 +170,7 @@ impl Listener for Attachment {
             Signal::Masters(masters) => {
                 // What is open is known by its place in the table, which is about to change.
                 state.close_update();
+                state.unlike_masters.clear();
                 let State { params, layers, .. } = state;
                 params.add_masters(masters);
                 params.refresh(layers);

@@ -101,6 +101,21 @@ pub(crate) struct RawOp {
 impl RawOp {
     pub(crate) const BACKWARD_NODE: i32 = 1;
 
+    /// An operator without arguments.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        Self {
+            name: std::ptr::null(),
+            kind: 0,
+            grad_mode: 0,
+            sequence: 0,
+            tensors: std::ptr::null(),
+            count: 0,
+            scalars: std::ptr::null(),
+            scalar_count: 0,
+        }
+    }
+
     pub(crate) fn tensors(&self) -> &[RawTensor] {
         if self.tensors.is_null() || self.count == 0 {
             return &[];

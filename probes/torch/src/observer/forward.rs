@@ -5,6 +5,7 @@ use ampdoctor::scan::{Dtype, Stats};
 
 use super::border::{RawOp, RawTensor};
 use super::layers::{INPUT, LayerId};
+use super::params::Role;
 use super::state::{DATA, Flow, Running, SCALE_LOSS, SCALER, State};
 use super::trace::{Entry, OpId, Operator};
 
@@ -21,7 +22,11 @@ impl State {
             if t.storage == 0 || t.dtype().is_none() {
                 continue;
             }
-            if let Some(owner) = self.params.find(t.storage).and_then(|i| self.params.get(i)).map(|p| p.layer) {
+            if let Some(owner) = self.params.find(t.storage).and_then(|i| self.params.get(i)) {
+                let (owner, role) = (owner.layer, owner.role);
+                if role == Role::Mastered {
+                    self.compare_masters();
+                }
                 from_params = Some(from_params.map_or(owner, |l| self.layers.join(l, owner)));
             } else {
                 let flow = self.flow_of(t);

@@ -7,7 +7,7 @@ use super::border::{RawOp, tensor};
 use super::params::{Param, Role};
 use super::state::{State, is_in_place, is_unscale};
 use super::trace::Entry;
-use super::updates::Update;
+use super::updates::{Change, Update};
 
 impl State {
     /// Optimizer operators, and whoever first looks at the gradients after backward. SGD in C++ steps `p.data()`, which is outside of
@@ -20,7 +20,7 @@ impl State {
             if self.gradients_pending {
                 self.scan_gradients();
             }
-            self.update_starts(param, name);
+            self.update_starts(param, name, op);
         }
     }
 
@@ -35,14 +35,15 @@ impl State {
         self.params.get(param).is_some_and(|p| p.parameter && !written_back(p)).then_some(param)
     }
 
-    pub(super) fn update_starts(&mut self, param: usize, name: &str) {
+    pub(super) fn update_starts(&mut self, param: usize, name: &str, op: &RawOp) {
         if self.updates.open_param().is_some_and(|open| open != param) {
             self.close_update();
         }
         self.updated = true;
         let Some(described) = self.params.get(param).and_then(|p| tensor::describe(&p.tensor)) else { return };
-        if let Some(view) = described.view() {
-            self.update_unconfirmed = self.updates.begin(param, name, &view) && !name.starts_with('_');
+        if let Some(now) = described.view() {
+            let change = Change { param, name, op, now, rounds_to: self.params.rounds_to(param) };
+            self.update_unconfirmed = self.updates.begin(&change) && !name.starts_with('_');
         }
     }
 
@@ -58,6 +59,10 @@ impl State {
     }
 
     pub(super) fn add_update(&mut self, update: Update, dtype: Dtype, version: u32) {
+        if matches!(dtype, Dtype::F16 | Dtype::Bf16) && update.rounding.is_none_or(|r| r.stepped.is_none()) {
+            self.blind_spots.insert(unknown_intent(&update.operator));
+        }
+        let unlike_master = self.unlike_master(update.param);
         let Some(param) = self.params.get_mut(update.param) else { return };
         param.scanned_version = Some(version);
         let (layer, tensor) = (param.layer, param.tensor_name.clone());
@@ -66,8 +71,10 @@ impl State {
         change.operator = update.operator;
         change.tensor = tensor.clone();
         change.inherited = inherited;
+        change.rounding = update.rounding.map(Box::new);
         let mut value = Entry::new(layer, Probe::Param, dtype, update.value);
         value.tensor = tensor;
+        value.rounding = unlike_master;
         self.trace.push(change);
         self.trace.push(value);
     }
@@ -78,7 +85,8 @@ impl State {
             let Some(param) = self.params.get(index) else { continue };
             let version = tensor::version(&param.tensor);
             // Batch norm changes its running statistics without counting a version.
-            if param.parameter && param.scanned_version == Some(version) {
+            let unchanged = param.parameter && param.scanned_version == Some(version);
+            if unchanged && self.unlike_masters.get(&index).is_none_or(|&n| n == 0) {
                 continue;
             }
             let Some(described) = tensor::describe(&param.tensor) else { continue };
@@ -89,10 +97,19 @@ impl State {
             let Some(stats) = self.scan(&described) else { continue };
             let mut entry = Entry::new(layer, probe, dtype, stats);
             entry.tensor = name;
+            entry.rounding = self.unlike_master(index);
             self.trace.push(entry);
             if let Some(param) = self.params.get_mut(index) {
                 param.scanned_version = Some(version);
             }
         }
     }
+}
+
+/// What is said where parameters in half precision are changed by an operator whose intention the arguments do not tell.
+fn unknown_intent(operator: &str) -> String {
+    format!(
+        "parameters in half precision are changed by `{operator}`, which does not tell what change was intended: whether their format loses updates is not \
+         known. Where it writes back FP32 copies of your own, nothing is lost"
+    )
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use ampdoctor::observation::Parameter;
+use ampdoctor::scan::Dtype;
 use tch::Tensor;
 use tch::nn::Variables;
 
@@ -26,6 +27,8 @@ pub(super) struct Param {
     pub parameter: bool,
     /// Its part in master weights.
     pub role: Role,
+    /// Its FP32 copy, or the parameter that it is a copy of; the place in the table.
+    partner: Option<usize>,
     /// Autograd's version when it was last scanned.
     pub scanned_version: Option<u32>,
 }
@@ -47,6 +50,8 @@ struct Store {
     variables: Arc<Mutex<Variables>>,
     prefix: String,
     role: Role,
+    /// The model's store, where it has copies or consists of copies.
+    model: Option<usize>,
 }
 
 /// All parameters and buffers of the observed VarStores, sorted by name.
@@ -64,6 +69,7 @@ impl ParamTable {
             variables,
             prefix: if several { format!("store{index}.") } else { String::new() },
             role: Role::Own,
+            model: None,
         };
         Self { stores: stores.into_iter().enumerate().map(store).collect(), ..Self::default() }
     }
@@ -76,9 +82,15 @@ impl ParamTable {
         let copies = position(&masters.copies);
         let prefix = self.stores[model].prefix.clone();
         self.stores[model].role = Role::Mastered;
+        self.stores[model].model = Some(model);
+        let variables = masters.copies.clone();
+        let store = Store { variables, prefix, role: Role::Master, model: Some(model) };
         match copies {
-            Some(copies) => self.stores[copies].role = Role::Master,
-            None => self.stores.push(Store { variables: masters.copies.clone(), prefix, role: Role::Master }),
+            Some(copies) => {
+                let prefix = std::mem::take(&mut self.stores[copies].prefix);
+                self.stores[copies] = Store { prefix, ..store };
+            }
+            None => self.stores.push(store),
         }
     }
 
@@ -94,7 +106,9 @@ impl ParamTable {
             return true;
         }
         named.sort_by(|a, b| a.name.cmp(&b.name));
-        self.params = named.into_iter().map(|found| new_param(found, layers)).collect();
+        let partners = partners(&named);
+        let with_partner = named.into_iter().zip(partners);
+        self.params = with_partner.map(|(found, partner)| new_param(found, partner, layers)).collect();
         self.by_storage = self
             .params
             .iter()
@@ -124,6 +138,22 @@ impl ParamTable {
 
     pub(super) fn get(&self, index: usize) -> Option<&Param> {
         self.params.get(index)
+    }
+
+    /// The FP32 copy that a parameter is written back from.
+    pub(super) fn master_of(&self, index: usize) -> Option<usize> {
+        let param = self.get(index).filter(|p| p.role == Role::Mastered)?;
+        param.partner
+    }
+
+    /// The format that an FP32 copy is rounded to when it is written back, where that is a coarser one.
+    pub(super) fn rounds_to(&self, index: usize) -> Option<Dtype> {
+        let copy = self.get(index).filter(|p| p.role == Role::Master)?;
+        match self.get(copy.partner?)?.tensor.kind() {
+            tch::Kind::Half => Some(Dtype::F16),
+            tch::Kind::BFloat16 => Some(Dtype::Bf16),
+            _ => None,
+        }
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Param> {
@@ -169,6 +199,8 @@ fn device_name(device: tch::Device) -> String {
 /// A parameter or buffer as a VarStore lists it.
 struct Found {
     name: String,
+    /// Its name in its store, and the store of the model, where copies are kept.
+    pair: Option<(usize, String)>,
     tensor: Tensor,
     parameter: bool,
     role: Role,
@@ -181,12 +213,32 @@ fn collect(variables: &Variables, store: &Store, out: &mut Vec<Found>) {
     for (name, t) in &variables.named_variables {
         let parameter = trained.contains(&tensor::identity(t));
         let role = if parameter { store.role } else { Role::Own };
-        out.push(Found { name: format!("{}{name}", store.prefix), tensor: t.shallow_clone(), parameter, role });
+        let pair = store.model.filter(|_| parameter).map(|model| (model, name.clone()));
+        out.push(Found { name: format!("{}{name}", store.prefix), pair, tensor: t.shallow_clone(), parameter, role });
     }
 }
 
-fn new_param(found: Found, layers: &mut Layers) -> Param {
-    let Found { name, tensor, parameter, role } = found;
+/// For each its FP32 copy, or what it is a copy of.
+fn partners(named: &[Found]) -> Vec<Option<usize>> {
+    let mut pairs: HashMap<&(usize, String), Vec<usize>> = HashMap::new();
+    for (index, found) in named.iter().enumerate() {
+        if let Some(pair) = &found.pair {
+            pairs.entry(pair).or_default().push(index);
+        }
+    }
+    let mut partners = vec![None; named.len()];
+    for pair in pairs.values() {
+        if let [a, b] = pair[..]
+            && named[a].role != named[b].role
+        {
+            (partners[a], partners[b]) = (Some(b), Some(a));
+        }
+    }
+    partners
+}
+
+fn new_param(found: Found, partner: Option<usize>, layers: &mut Layers) -> Param {
+    let Found { name, pair: _, tensor, parameter, role } = found;
     let (layer, own) = split_path(&name);
     Param {
         layer: layers.intern(layer),
@@ -194,6 +246,7 @@ fn new_param(found: Found, layers: &mut Layers) -> Param {
         tensor,
         parameter,
         role,
+        partner,
         scanned_version: None,
         name: name.clone(),
     }

@@ -76,6 +76,10 @@ pub(super) struct State {
     pub update_unconfirmed: bool,
     /// Whether gradients have arrived that were not scanned yet.
     pub gradients_pending: bool,
+    /// Whether forward has read a parameter that has an FP32 copy, and they were compared.
+    pub masters_compared: bool,
+    /// Of the parameters that were compared: elements that are not what the copy rounds to.
+    pub unlike_masters: HashMap<usize, u64>,
 }
 
 impl State {
@@ -95,6 +99,8 @@ impl State {
         self.unscanned = 0;
         self.updated = false;
         self.gradients_pending = false;
+        self.masters_compared = false;
+        self.unlike_masters.clear();
         self.blind_spots.clear();
         self.full = full;
         self.serial = self.serial.wrapping_add(1);

@@ -3,12 +3,23 @@
 //! Optimizers step one parameter after the other, so a copy of one parameter at a time is enough: when an operator changes
 //! another parameter, the previous one is done.
 
-use ampdoctor::scan::{Stats, TensorView, scan, scan_difference};
+use ampdoctor::observation::Rounding;
+use ampdoctor::scan::{Dtype, Fidelity, Stats, TensorView, fidelity, fidelity_in, scan, scan_difference};
+
+use super::border::RawOp;
+use super::intended::{Intended, is_decay};
 
 /// A parameter while it is being changed.
 struct Open {
     param: usize,
     operator: String,
+    /// The format of the model's weights, where this is an FP32 copy of some.
+    rounds_to: Option<Dtype>,
+    /// Whether the change that was intended is known; only followed in half precision.
+    intended: bool,
+    /// Whether the only operator so far was the decay.
+    decaying: bool,
+    decay: Option<Fidelity>,
 }
 
 /// What a finished change was: the parameter after it, and the change itself.
@@ -18,12 +29,26 @@ pub(super) struct Update {
     pub operator: String,
     pub value: Stats,
     pub change: Stats,
+    /// What low precision did to it, where there is something to say.
+    pub rounding: Option<Rounding>,
+}
+
+/// An operator that is about to change a parameter.
+pub(super) struct Change<'a> {
+    pub param: usize,
+    pub name: &'a str,
+    pub op: &'a RawOp,
+    /// The parameter's memory.
+    pub now: TensorView<'a>,
+    /// The format of the model's weights, where the parameter is an FP32 copy of some.
+    pub rounds_to: Option<Dtype>,
 }
 
 /// The parameter being changed now, and the memory it had before.
 #[derive(Default)]
 pub(super) struct Updates {
     before: Vec<u8>,
+    intended: Intended,
     open: Option<Open>,
 }
 
@@ -33,31 +58,89 @@ impl Updates {
         self.open.as_ref().map(|open| open.param)
     }
 
-    /// An operator is about to change `param`, of which `now` is the memory. Another open parameter must have been closed. True
-    /// where it is the first one to change it.
-    pub(super) fn begin(&mut self, param: usize, operator: &str, now: &TensorView<'_>) -> bool {
-        match &mut self.open {
-            Some(open) if open.param == param => {
-                open.operator = operator.to_owned();
-                false
-            }
-            _ if copy_dense(now, &mut self.before) => {
-                self.open = Some(Open { param, operator: operator.to_owned() });
-                true
-            }
-            _ => false,
+    /// An operator is about to change a parameter. Another open parameter must have been closed. True where it is the first one to
+    /// change it.
+    pub(super) fn begin(&mut self, change: &Change<'_>) -> bool {
+        let first = self.open_param() != Some(change.param);
+        let known = if first { self.open(change) } else { self.go_on(change) };
+        if known {
+            self.intend(change);
         }
+        first && known
+    }
+
+    /// The first operator that changes a parameter; false where its memory cannot be followed.
+    fn open(&mut self, change: &Change<'_>) -> bool {
+        if !copy_dense(&change.now, &mut self.before) {
+            return false;
+        }
+        let half = matches!(change.now.dtype, Dtype::F16 | Dtype::Bf16);
+        if half {
+            self.intended.begin(self.before.len() / change.now.dtype.size());
+        }
+        self.open = Some(Open {
+            param: change.param,
+            operator: change.name.to_owned(),
+            rounds_to: change.rounds_to,
+            intended: half,
+            decaying: half && is_decay(change.name, change.op),
+            decay: None,
+        });
+        true
+    }
+
+    /// Another operator on the open parameter: if all before it was the decay, that is done.
+    fn go_on(&mut self, change: &Change<'_>) -> bool {
+        let decaying = self.open.as_ref().is_some_and(|open| open.decaying && open.intended);
+        let decay = if decaying { self.fidelity(&change.now) } else { None };
+        if let Some(open) = &mut self.open {
+            open.operator = change.name.to_owned();
+            open.decaying = false;
+            open.decay = decay.or(open.decay);
+        }
+        true
+    }
+
+    /// Adds what the operator means to add to what its parameter is to be changed by.
+    fn intend(&mut self, change: &Change<'_>) {
+        if let Some(open) = self.open.as_mut().filter(|open| open.intended) {
+            open.intended = self.intended.add(change.name, change.op);
+        }
+    }
+
+    /// What became of what was intended so far, in the parameter's own format.
+    fn fidelity(&self, now: &TensorView<'_>) -> Option<Fidelity> {
+        let bytes = self.bytes_now(now)?;
+        Some(fidelity(now.dtype, &self.before, bytes, self.intended.sum()))
+    }
+
+    /// The memory of the open parameter; `None` where it is no longer the memory that it was.
+    fn bytes_now<'a>(&self, now: &TensorView<'a>) -> Option<&'a [u8]> {
+        let (data, bytes) = now.dense_bytes()?;
+        if bytes != self.before.len() {
+            return None;
+        }
+        if bytes == 0 {
+            return Some(&[]);
+        }
+        // SAFETY: `now` is the memory of a live parameter, and its elements are exactly these bytes.
+        Some(unsafe { std::slice::from_raw_parts(data, bytes) })
     }
 
     /// The open parameter is done; `now` is its memory.
     pub(super) fn close(&mut self, now: &TensorView<'_>) -> Option<Update> {
         let open = self.open.take()?;
-        if now.dense_bytes().is_none_or(|(_, bytes)| bytes != self.before.len()) {
-            return None;
-        }
+        let bytes = self.bytes_now(now)?;
         // SAFETY: `now` is the memory of a live parameter, dense, and the copy is as long.
         let (value, change) = unsafe { (scan(now), scan_difference(now, &self.before)) };
-        Some(Update { param: open.param, operator: open.operator, value, change })
+        let rounding = Rounding {
+            stepped: if open.intended { self.fidelity(now) } else { None },
+            without_masters: open.rounds_to.map(|weights| fidelity_in(weights, &self.before, bytes)),
+            decay: open.decay,
+            unlike_master: None,
+        };
+        let rounding = (rounding != Rounding::default()).then_some(rounding);
+        Some(Update { param: open.param, operator: open.operator, value, change, rounding })
     }
 
     /// Forgets the open parameter.
@@ -80,31 +163,35 @@ fn copy_dense(view: &TensorView<'_>, into: &mut Vec<u8>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ampdoctor::scan::Dtype;
 
     fn view<'a>(data: &'a [f32], sizes: &'a [i64], strides: &'a [i64]) -> TensorView<'a> {
         TensorView { data: data.as_ptr().cast(), dtype: Dtype::F32, sizes, strides }
     }
 
+    fn begin(updates: &mut Updates, param: usize, name: &str, now: TensorView<'_>) -> bool {
+        updates.begin(&Change { param, name, op: &RawOp::empty(), now, rounds_to: None })
+    }
+
     #[test]
     fn a_parameter_that_is_no_dense_memory_is_left_alone() {
         let mut updates = Updates::default();
-        assert!(!updates.begin(0, "add_", &view(&[0.0; 6], &[2], &[3])));
+        assert!(!begin(&mut updates, 0, "add_", view(&[0.0; 6], &[2], &[3])));
         assert_eq!(updates.open_param(), None);
-        assert!(updates.begin(0, "add_", &view(&[0.0; 6], &[3, 2], &[1, 3])));
+        assert!(begin(&mut updates, 0, "add_", view(&[0.0; 6], &[3, 2], &[1, 3])));
     }
 
     #[test]
     fn the_update_spans_the_first_operator_to_the_last() {
         let mut updates = Updates::default();
         let (sizes, strides) = ([2], [1]);
-        updates.begin(7, "mul_", &view(&[1.0, 2.0], &sizes, &strides));
-        updates.begin(7, "addcdiv_", &view(&[0.5, 1.0], &sizes, &strides));
+        begin(&mut updates, 7, "mul_", view(&[1.0, 2.0], &sizes, &strides));
+        begin(&mut updates, 7, "addcdiv_", view(&[0.5, 1.0], &sizes, &strides));
         let done = updates.close(&view(&[0.25, 2.0], &sizes, &strides)).expect("an open parameter closes");
         assert_eq!((done.param, done.operator.as_str()), (7, "addcdiv_"));
         assert_eq!(done.change.max_abs, 0.75);
         assert_eq!(done.change.zeros, 1);
         assert_eq!(done.value.max_abs, 2.0);
+        assert_eq!(done.rounding, None, "FP32 that is nobody's copy loses nothing worth a word");
         assert!(updates.close(&view(&[0.0, 0.0], &sizes, &strides)).is_none());
     }
 }

@@ -1,0 +1,49 @@
+//! Parameters that are written back from FP32 copies, against these copies.
+
+use ampdoctor::observation::Rounding;
+use ampdoctor::scan::{Dtype, TensorView, unlike_rounded};
+
+use super::border::{RawTensor, tensor};
+use super::state::State;
+
+impl State {
+    /// Compares each parameter that has an FP32 copy with what the copy rounds to; once a step.
+    ///
+    /// When forward reads them, since that is when they must agree, wherever in the loop the write-back and `doctor.step` stand.
+    pub(super) fn compare_masters(&mut self) {
+        if std::mem::replace(&mut self.masters_compared, true) {
+            return;
+        }
+        for index in 0..self.params.len() {
+            let Some(copy) = self.params.master_of(index) else { continue };
+            let tensors = [index, copy].map(|i| self.params.get(i).and_then(|p| tensor::describe(&p.tensor)));
+            let [Some(param), Some(copy)] = &tensors else { continue };
+            if let Some(unlike) = unlike(param, copy) {
+                self.unlike_masters.insert(index, unlike);
+            }
+        }
+    }
+
+    /// What the comparison of a parameter found, to be told once.
+    pub(super) fn unlike_master(&mut self, index: usize) -> Option<Box<Rounding>> {
+        let unlike = self.unlike_masters.remove(&index)?;
+        Some(Box::new(Rounding { unlike_master: Some(unlike), ..Rounding::default() }))
+    }
+}
+
+/// Elements of a parameter that are not what its copy rounds to; `None` where the two do not lie alike in memory.
+fn unlike(param: &RawTensor, copy: &RawTensor) -> Option<u64> {
+    let (param, copy) = (param.view()?, copy.view()?);
+    let lie_alike = copy.dtype == Dtype::F32 && param.sizes == copy.sizes && param.strides == copy.strides;
+    let (of_param, of_copy) = (bytes(&param)?, bytes(&copy)?);
+    lie_alike.then(|| unlike_rounded(param.dtype, of_param, of_copy))
+}
+
+fn bytes<'a>(view: &TensorView<'a>) -> Option<&'a [u8]> {
+    let (data, bytes) = view.dense_bytes()?;
+    if bytes == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: the view is of a live parameter, and its elements are exactly these bytes.
+    Some(unsafe { std::slice::from_raw_parts(data, bytes) })
+}

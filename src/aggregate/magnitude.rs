@@ -40,11 +40,25 @@ impl MagnitudeHistogram {
         let index = (PER_OCTAVE * (magnitude.log2() - LOWEST_OCTAVE)).round();
         let held = index.clamp(1.0, HIGHEST_INDEX as f64);
         self.clamped += u64::from(held != index);
+        self.record_index(held as u64, 1);
+    }
+
+    fn record_index(&mut self, index: u64, steps: u32) {
         if self.histogram.is_none() {
             self.histogram = Histogram::new_with_bounds(1, HIGHEST_INDEX, 3).ok().map(Box::new);
         }
         if let Some(histogram) = &mut self.histogram {
-            histogram.saturating_record(held as u64);
+            histogram.saturating_record_n(index, steps);
+        }
+    }
+
+    /// Adds the steps of `other`: the same tensor on another rank. The quantiles are then over the steps of both.
+    pub fn merge(&mut self, other: &Self) {
+        self.zero += other.zero;
+        self.non_finite += other.non_finite;
+        self.clamped += other.clamped;
+        for recorded in other.histogram.iter().flat_map(|histogram| histogram.iter_recorded()) {
+            self.record_index(recorded.value_iterated_to(), recorded.count_at_value());
         }
     }
 
@@ -87,6 +101,22 @@ mod tests {
             h.record(f64::from(exponent).exp2(), false);
             assert_eq!(h.quantile(0.5), Some(f64::from(exponent).exp2()));
         }
+    }
+
+    #[test]
+    fn merged_histograms_are_those_of_all_steps() {
+        let (mut all, mut ranks) = (MagnitudeHistogram::default(), [(); 3].map(|()| MagnitudeHistogram::default()));
+        for i in 0..999u32 {
+            let (magnitude, bad) = (f64::from(i % 300) * 1e-5, i % 250 == 7);
+            all.record(magnitude, bad);
+            ranks[i as usize % 3].record(magnitude, bad);
+        }
+        let mut merged = MagnitudeHistogram::default();
+        ranks.iter().for_each(|rank| merged.merge(rank));
+        assert_eq!(merged.histogram, all.histogram);
+        assert_eq!((merged.zero, merged.non_finite, merged.len()), (all.zero, all.non_finite, all.len()));
+        merged.merge(&MagnitudeHistogram::default());
+        assert_eq!(merged.histogram, all.histogram);
     }
 
     #[test]

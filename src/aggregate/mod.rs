@@ -1,6 +1,7 @@
 //! A run in bounded memory, whatever its length.
 
 mod magnitude;
+mod maxima;
 mod non_finite;
 mod scale_dynamics;
 mod site;
@@ -8,6 +9,7 @@ mod starvation;
 mod timeline;
 
 pub use magnitude::MagnitudeHistogram;
+pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
 pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
 pub use site::{Sample, SiteSummary};

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::magnitude::MagnitudeHistogram;
+use super::maxima::Maxima;
 use crate::numerics::Underflow;
 use crate::observation::{Observation, Probe, Site, SiteId, Step};
 use crate::scan::{ExponentHistogram, Stats};
@@ -60,6 +61,8 @@ pub struct SiteSummary {
     pub step_max: MagnitudeHistogram,
     /// Smallest non-zero magnitude of each step: of activations.
     pub step_min: MagnitudeHistogram,
+    /// Largest magnitude over time, as it was held: of all but buffers.
+    pub maxima: Maxima,
     /// The recent past, oldest first: at most [`SiteSummary::WINDOW`] samples, one a step.
     pub recent: VecDeque<Sample>,
 }
@@ -85,6 +88,7 @@ impl SiteSummary {
             max_unscaled: 0.0,
             step_max: MagnitudeHistogram::default(),
             step_min: MagnitudeHistogram::default(),
+            maxima: Maxima::default(),
             exponents: ExponentHistogram::default(),
             recent: VecDeque::new(),
         }
@@ -119,6 +123,9 @@ impl SiteSummary {
             self.exponents.merge(&stats.exponents);
         }
         self.count_extremes(stats);
+        if self.site.probe != Probe::Buffer {
+            self.maxima.push(step.index, stats.max_abs, stats.non_finite() > 0);
+        }
         self.remember(Sample {
             step: step.index,
             loss_scale: step.loss_scale,

@@ -26,6 +26,16 @@ impl Stretch {
         (self.low, self.high) = (self.low.min(held), self.high.max(held));
     }
 
+    /// The range of the larger of two tensors that were scanned at the same steps; its low end is the most that is known of it.
+    fn raise(&mut self, other: Self) {
+        match (self.range(), other.range()) {
+            (_, None) => {}
+            (None, Some(_)) => (self.low, self.high) = (other.low, other.high),
+            (Some(_), Some(_)) => (self.low, self.high) = (self.low.max(other.low), self.high.max(other.high)),
+        }
+        self.non_finite = self.non_finite.max(other.non_finite);
+    }
+
     fn merge(&mut self, other: Self) {
         (self.low, self.high) = (self.low.min(other.low), self.high.max(other.high));
         self.non_finite = self.non_finite.saturating_add(other.non_finite);
@@ -66,7 +76,7 @@ impl Maxima {
         }
     }
 
-    /// Adds all of `other`: the same tensor on another rank, or another tensor of the same layer.
+    /// Adds all of `other`: the same tensor on another rank.
     pub fn merge(&mut self, other: &Self) {
         while self.stride < other.stride {
             self.halve();
@@ -74,6 +84,25 @@ impl Maxima {
         for (step, theirs) in other.iter() {
             if let Some(stretch) = self.stretch(step) {
                 stretch.merge(theirs);
+            }
+        }
+    }
+
+    /// The larger of both at each step: of two tensors of one layer.
+    pub fn raise(&mut self, other: &Self) {
+        let Some((first, last)) = other.steps() else { return };
+        self.stretch(first);
+        self.stretch(last);
+        let mut other = other.clone();
+        while self.stride < other.stride {
+            self.halve();
+        }
+        while other.stride < self.stride {
+            other.halve();
+        }
+        for (step, theirs) in other.iter() {
+            if let Some(stretch) = self.stretch(step) {
+                stretch.raise(theirs);
             }
         }
     }
@@ -189,6 +218,28 @@ mod tests {
         let highs: Vec<f64> = maxima.iter().filter_map(|(_, s)| s.range()).map(|(_, high)| high).collect();
         assert_eq!(highs, [2.0, 4.0]);
         assert!(maxima.steps().is_some_and(|(first, last)| first <= 900 && last == u64::MAX));
+    }
+
+    #[test]
+    fn the_larger_of_two_tensors_is_taken_step_by_step() {
+        let (a, b) = (of([(0, 1.0), (1, 8.0), (3, 2.0)]), of([(0, 4.0), (1, 2.0), (2, 1.0)]));
+        let mut larger = a.clone();
+        larger.raise(&b);
+        let found: Vec<_> = larger.iter().filter_map(|(step, s)| Some((step, s.range()?))).collect();
+        assert_eq!(found, [(0, (4.0, 4.0)), (1, (8.0, 8.0)), (2, (1.0, 1.0)), (3, (2.0, 2.0))]);
+        larger.raise(&Maxima::default());
+        let mut from_nothing = Maxima::default();
+        from_nothing.raise(&larger);
+        assert_eq!(from_nothing.iter().collect::<Vec<_>>(), larger.iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_tensor_scanned_for_longer_is_not_lowered_by_one_scanned_briefly() {
+        let mut long = of((0..5_000).map(|step| (step, 4.0)));
+        long.raise(&of([(10, 1.0), (11, 16.0)]));
+        let high = long.iter().filter_map(|(_, s)| s.range()).map(|(_, high)| high).fold(0.0, f64::max);
+        let low = long.iter().filter_map(|(_, s)| s.range()).map(|(low, _)| low).fold(f64::INFINITY, f64::min);
+        assert_eq!((low, high), (4.0, 16.0));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct Omitted {
 ///
 /// A finding is latched: once a rule fired for a layer it stays, with its onset, the last step at which it was seen, and the evidence of the
 /// step at which it was gravest. At most [`Diagnosis::MAX_LAYERS`] layers are kept of each rule, the first to fire; the rest are counted.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Diagnosis {
     aggregate: Aggregate,
     findings: Vec<Finding>,
@@ -51,6 +51,7 @@ pub struct Diagnosis {
     omitted: Vec<Omitted>,
 }
 
+#[derive(Clone)]
 struct Latched {
     finding: Finding,
     strength: f64,

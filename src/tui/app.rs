@@ -8,7 +8,7 @@ use ratatui::backend::Backend;
 use ratatui::{Frame, Terminal};
 
 use super::keys::{self, Action, Answer};
-use super::state::{Run, Snapshot};
+use super::state::{LayerDetail, Run, Snapshot};
 use super::ui::{Overlay, Page, Ui};
 use super::view::{self, Theme, View};
 use super::world::{Batch, Command, Event, World};
@@ -33,14 +33,22 @@ pub enum Exit {
     Signal(i32),
 }
 
+/// The run as it was when the picture was held: every page of it can still be opened.
+struct Held {
+    run: Run,
+    now: Duration,
+}
+
 /// The dashboard.
 pub struct App {
     run: Run,
     snapshot: Snapshot,
+    /// The layer whose page is shown.
+    detail: Option<LayerDetail>,
     ui: Ui,
     theme: Theme,
     exit_at_end: bool,
-    held_at: Option<u64>,
+    held: Option<Held>,
     output: Option<Vec<String>>,
     command: Command,
     drained: bool,
@@ -59,10 +67,11 @@ impl App {
         Self {
             snapshot: run.snapshot(Duration::ZERO),
             run,
+            detail: None,
             ui: Ui::default(),
             theme,
             exit_at_end,
-            held_at: None,
+            held: None,
             output: None,
             command: Command::None,
             drained: false,
@@ -139,7 +148,7 @@ impl App {
     fn take(&mut self, batch: Batch, now: Duration) {
         if batch.restarted {
             self.run.restart();
-            self.held_at = None;
+            self.held = None;
         }
         let source = &mut self.run.source;
         let changed =
@@ -186,7 +195,7 @@ impl App {
 
     fn wants_drawing(&mut self, now: Duration) -> bool {
         let due = self.drawn_at.is_none_or(|at| now.saturating_sub(at) >= REFRESH);
-        let state_changed = self.held_at.is_none() && self.run.state(now) != self.snapshot.header.state;
+        let state_changed = self.held.is_none() && self.run.state(now) != self.snapshot.header.state;
         let output_shown = self.ui.page == Page::Output;
         self.redraw || (due && (self.news || state_changed || output_shown))
     }
@@ -194,9 +203,17 @@ impl App {
     /// Renews the picture, unless it is held.
     pub fn refresh(&mut self, world: &mut impl World) {
         let now = world.now();
-        if self.held_at.is_none() && (self.news || self.run.state(now) != self.snapshot.header.state) {
-            self.snapshot = self.run.snapshot(now);
+        let changed = self.held.is_none() && (self.news || self.run.state(now) != self.snapshot.header.state);
+        let (run, now_shown) = self.held.as_ref().map_or((&self.run, now), |held| (&held.run, held.now));
+        if changed {
+            self.snapshot = run.snapshot(now_shown);
         }
+        self.detail = match &self.ui.page {
+            Page::Layer(path) => {
+                self.detail.take().filter(|d| d.path == *path && !changed).or_else(|| Some(run.layer(path)))
+            }
+            _ => None,
+        };
         if self.ui.page == Page::Output || self.output.is_none() {
             self.output = world.output();
         }
@@ -207,9 +224,10 @@ impl App {
     pub fn draw(&mut self, frame: &mut Frame) {
         let view = View {
             snapshot: &self.snapshot,
+            detail: self.detail.as_ref(),
             ui: &self.ui,
             theme: self.theme,
-            held: self.held_at.map(|at| self.run.diagnosis().aggregate().instrument.steps.saturating_sub(at)),
+            held: self.held.as_ref().map(|held| self.run.steps().saturating_sub(held.run.steps())),
             output: self.output.as_deref(),
         };
         self.ui.extent = view::draw(frame, &view);
@@ -230,15 +248,19 @@ impl App {
         if self.ui.overlay == Some(Overlay::Quit) {
             return self.answer(key);
         }
+        if let Some(edit) = keys::edit(key).filter(|_| self.ui.writes_filter) {
+            self.ui.edit(edit, &self.snapshot);
+            return Ok(());
+        }
         match keys::action(key) {
             Some(Action::Quit) if self.command == Command::Running => self.ui.overlay = Some(Overlay::Quit),
             Some(Action::Quit) => self.exit = Some(Exit::Quit),
-            Some(Action::Pause) => self.hold_or_go_on(),
+            Some(Action::Pause) => self.hold_or_go_on(world.now()),
             Some(Action::Suspend) => {
                 world.suspend().context("the program cannot be suspended")?;
                 self.clear = true;
             }
-            Some(action) => self.ui.act(action, &self.snapshot),
+            Some(action) => self.ui.act(action, &self.snapshot, self.detail.as_ref()),
             None => {}
         }
         Ok(())
@@ -254,12 +276,14 @@ impl App {
         Ok(())
     }
 
-    fn hold_or_go_on(&mut self) {
-        self.held_at = match self.held_at {
-            None => Some(self.run.diagnosis().aggregate().instrument.steps),
+    fn hold_or_go_on(&mut self, now: Duration) {
+        self.held = match self.held {
+            None => Some(Held { run: self.run.clone(), now }),
             Some(_) => None,
         };
-        self.news = true;
+        // What is held is what has been read up to now, not what was drawn last.
+        self.snapshot = self.run.snapshot(now);
+        (self.news, self.detail) = (true, None);
     }
 }
 

@@ -17,17 +17,29 @@ pub enum Action {
     First,
     /// Moves to the end.
     Last,
-    /// Gives the keys to the other panel.
+    /// Gives the keys to the other panel; in a layer shows the next tensor.
     SwitchPanel,
+    /// The same backwards.
+    SwitchBack,
     /// Opens the selected layer or finding.
     Open,
     /// Closes what was opened.
     Back,
     /// Stops the picture, or lets it go on.
     Pause,
+    /// Shows the next layer while one is shown.
+    NextLayer,
+    /// Shows the layer before.
+    PreviousLayer,
     /// Changes the order of the layers.
     Sort,
-    /// Changes between gradients and activations in the strips.
+    /// Changes it backwards.
+    SortBack,
+    /// Lets the keys write the filter of the layers.
+    Filter,
+    /// Shows only layers with findings, or all.
+    WithFindings,
+    /// Changes between gradients and activations in the strips; in a layer between the latest scans and the whole run.
     Tensors,
     /// Shows what the command printed.
     Output,
@@ -109,11 +121,18 @@ pub const BINDINGS: &[Binding] = &[
         help: "the last row",
     },
     Binding {
-        keys: &[plain(KeyCode::Tab), plain(KeyCode::BackTab)],
+        keys: &[plain(KeyCode::Tab)],
         label: "Tab",
         action: Action::SwitchPanel,
         footer: Some("panel"),
-        help: "layers or findings",
+        help: "layers or findings; in a layer its next tensor",
+    },
+    Binding {
+        keys: &[plain(KeyCode::BackTab)],
+        label: "S-Tab",
+        action: Action::SwitchBack,
+        footer: None,
+        help: "the same backwards",
     },
     Binding {
         keys: &[plain(KeyCode::Enter), plain(KeyCode::Char('l')), plain(KeyCode::Right)],
@@ -137,18 +156,53 @@ pub const BINDINGS: &[Binding] = &[
         help: "hold the picture, or let it go on; the run is read on meanwhile",
     },
     Binding {
+        keys: &[plain(KeyCode::Char('n'))],
+        label: "n",
+        action: Action::NextLayer,
+        footer: Some("next"),
+        help: "in a layer: the next one in the order of the table",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('p'))],
+        label: "p",
+        action: Action::PreviousLayer,
+        footer: None,
+        help: "in a layer: the one before",
+    },
+    Binding {
         keys: &[plain(KeyCode::Char('s'))],
         label: "s",
         action: Action::Sort,
         footer: Some("sort"),
-        help: "sort layers by trouble, model order or name",
+        help: "sort by trouble, model, lost or fading, gradient, headroom, name",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('S'))],
+        label: "S",
+        action: Action::SortBack,
+        footer: None,
+        help: "the same backwards",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('/'))],
+        label: "/",
+        action: Action::Filter,
+        footer: Some("filter"),
+        help: "layers with this text in their name; Enter keeps it, Esc ends it",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('f'))],
+        label: "f",
+        action: Action::WithFindings,
+        footer: None,
+        help: "show only layers with findings, or all",
     },
     Binding {
         keys: &[plain(KeyCode::Char('w'))],
         label: "w",
         action: Action::Tensors,
         footer: Some("window"),
-        help: "FP16 window of gradients or of activations",
+        help: "FP16 window of gradients or activations; in a layer: all scans",
     },
     Binding {
         keys: &[plain(KeyCode::Char('o'))],
@@ -180,6 +234,38 @@ pub const BINDINGS: &[Binding] = &[
     },
     Binding { keys: &[ctrl('z')], label: "^Z", action: Action::Suspend, footer: None, help: "suspend" },
 ];
+
+/// What a key does to a line of text that is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Adds a character.
+    Insert(char),
+    /// Takes the last one away.
+    Delete,
+    /// Takes all away.
+    Clear,
+    /// The line is done.
+    Keep,
+    /// The line is given up.
+    Leave,
+    /// Moves the selection meanwhile.
+    Move(isize),
+}
+
+/// What a key does to a line of text; the keys that end the program or suspend it do so there too, and are none of these.
+pub fn edit(key: KeyEvent) -> Option<Edit> {
+    let with_ctrl = key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    match (key.code, with_ctrl) {
+        (KeyCode::Char(c), false) => Some(Edit::Insert(c)),
+        (KeyCode::Char('u'), true) => Some(Edit::Clear),
+        (KeyCode::Backspace, _) => Some(Edit::Delete),
+        (KeyCode::Enter | KeyCode::Tab, _) => Some(Edit::Keep),
+        (KeyCode::Esc, _) => Some(Edit::Leave),
+        (KeyCode::Up, _) => Some(Edit::Move(-1)),
+        (KeyCode::Down, _) => Some(Edit::Move(1)),
+        _ => None,
+    }
+}
 
 /// An answer to the question what becomes of the command that is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

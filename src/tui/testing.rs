@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -119,7 +120,7 @@ pub const END_OF_SCRIPT: i32 = 0;
 
 /// A judge that finds these, whatever was read.
 pub fn judge(found: Vec<Finding>) -> Judge {
-    Box::new(move |diagnosis: &Diagnosis| {
+    Rc::new(move |diagnosis: &Diagnosis| {
         let scanned = diagnosis.aggregate().instrument.full_steps > 0;
         let health = match (found.is_empty(), scanned) {
             (false, _) => Health::Findings,

@@ -50,6 +50,104 @@ fn screens_at_both_sizes() {
 }
 
 #[test]
+fn small_screens_show_the_layer_too() {
+    for (name, size) in [("40x12", (40, 12)), ("20x5", (20, 5))] {
+        let acts = || live(Fault::Underflow("block.0.attn.qk"));
+        insta::assert_snapshot!(format!("overview_{name}"), screen(size, underflow(), acts()));
+        insta::assert_snapshot!(format!("layer_{name}"), screen(size, underflow(), then(acts(), [ENTER])));
+    }
+}
+
+fn shown(text: &str, what: &str) -> String {
+    text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what} in\n{text}")).to_owned()
+}
+
+#[test]
+fn tab_and_n_go_from_tensor_to_tensor_and_from_layer_to_layer() {
+    let after = |keys: &[KeyCode]| {
+        let acts = then(live(Fault::None), [ENTER]);
+        screen(LARGE, vec![], then(acts, keys.iter().map(|&key| Act::Key(key))))
+    };
+    assert!(after(&[]).contains("linear grad out f16 x 2^14") || after(&[]).contains("conv2d grad out f16 x 2^14"));
+    assert!(after(&[KeyCode::Tab]).contains("weight grad f32 x 2^14, latest 32 scans; what fp16 would hold"));
+    assert!(after(&[KeyCode::Tab, KeyCode::BackTab, KeyCode::BackTab]).contains("conv2d output f16, latest"));
+    let next = after(&[KeyCode::Tab, KeyCode::Char('n')]);
+    assert!(shown(&next, "layer ").contains("conv2  2/6"), "{next}");
+    assert!(next.contains("weight grad f32"), "the kind of tensor stays: {next}");
+    assert!(shown(&after(&[KeyCode::Char('n'), KeyCode::Char('p')]), "layer ").contains("conv1  1/6"));
+    assert!(shown(&after(&[KeyCode::Char('p')]), "layer ").contains("conv1  1/6"));
+}
+
+#[test]
+fn the_exponents_are_of_the_latest_scans_or_of_the_whole_run() {
+    let acts = || then(live(Fault::None), [ENTER]);
+    let (latest, run) = (screen(SMALL, vec![], acts()), screen(SMALL, vec![], then(acts(), [key('w')])));
+    assert!(latest.contains("latest 32 scans") && run.contains("all 116 scans"), "{run}");
+    assert!(run.contains("exponents without the scans that were not finite"), "{run}");
+}
+
+#[test]
+fn the_picture_that_is_held_can_be_walked_through() {
+    let all = records("demo", Fault::None, 120, false);
+    let (first, rest) = all.split_at(all.len() - 20);
+    let wait = || Act::Wait(Duration::from_secs(1));
+    let held = [Act::Write(first.to_vec()), wait(), key(' '), Act::Write(rest.to_vec()), wait(), ENTER, key('n')];
+    let text = screen(LARGE, vec![], held);
+    assert!(text.contains("held, 20 steps behind") && text.contains("layer conv2"), "{text}");
+    let quantiles = shown(&text, "conv2d output largest");
+    assert!(quantiles.contains(" 100 "), "what came after is not in it: {quantiles}");
+}
+
+#[test]
+fn a_filter_is_written_kept_and_taken_away() {
+    let type_in = |text: &str| text.chars().map(key).collect::<Vec<_>>();
+    let filter = then(live(Fault::None), [key('/')]);
+    let writing = screen(SMALL, vec![], then(filter.clone(), type_in("qk")));
+    assert!(shown(&writing, "layers").contains("1/1 (5 hidden)  /qk_"), "{writing}");
+    assert!(writing.contains("block.0.attn.qk") && !writing.contains("block.0.attn.out"), "{writing}");
+    let kept = then(filter.clone(), type_in("qk").into_iter().chain([ENTER]));
+    assert!(screen(SMALL, vec![], then(kept.clone(), [ENTER])).contains("layer block.0.attn.qk  1/1"));
+    let gone = screen(SMALL, vec![], then(kept, [Act::Key(KeyCode::Esc)]));
+    assert!(!gone.contains("/qk") && gone.contains("block.0.attn.out"), "{gone}");
+    let none = screen(SMALL, vec![], then(filter, type_in("xyz")));
+    assert!(none.contains("no layer named xyz; Esc shows all"), "{none}");
+}
+
+#[test]
+fn only_layers_with_findings_can_be_shown() {
+    let text = screen(SMALL, underflow(), then(live(Fault::None), [key('f')]));
+    assert!(shown(&text, "layers").contains("1/2 (4 hidden)  f: with findings"), "{text}");
+    assert!(text.contains("conv1") && !text.contains("conv2"), "{text}");
+}
+
+#[test]
+fn the_selection_survives_a_filter_that_hides_it_and_a_new_order() {
+    let select = then(live(Fault::None), [key('j'), key('j')]);
+    let hidden = [key('/'), key('h'), key('e'), key('a'), key('d'), Act::Key(KeyCode::Esc), key('S'), ENTER];
+    let text = screen(SMALL, vec![], then(select, hidden));
+    assert!(shown(&text, "layer ").contains("block.0.attn.qk"), "{text}");
+}
+
+#[test]
+fn a_letter_in_a_filter_is_no_command() {
+    let acts = then(live(Fault::None), [key('/'), key('q'), key('?')]);
+    let mut world = Script::new(acts);
+    let (text, exit) = play(SMALL, Theme::PLAIN, &mut world);
+    assert_eq!(exit, Exit::Signal(END_OF_SCRIPT));
+    assert!(text.contains("/q?_"), "{text}");
+    let mut world = Script::new(then(live(Fault::None), [key('/'), Act::Ctrl('c')]));
+    assert_eq!(play(SMALL, Theme::PLAIN, &mut world).1, Exit::Quit);
+}
+
+#[test]
+fn the_column_that_is_sorted_by_is_shown_where_there_is_little_room() {
+    let sorted = [key('s'), key('s'), key('s'), key('s')];
+    let text = screen(SMALL, vec![], then(live(Fault::None), sorted));
+    assert!(shown(&text, "layers").contains("s: by least headroom") && text.contains(" room "), "{text}");
+    assert!(text.lines().skip_while(|l| !l.contains("layers")).nth(2).is_some_and(|l| l.contains("head")), "{text}");
+}
+
+#[test]
 fn without_unicode_every_character_is_ascii() {
     let ascii = Theme { colour: false, unicode: false };
     for more in [vec![], vec![key('?')], vec![ENTER], vec![key('i')]] {

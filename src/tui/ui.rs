@@ -1,7 +1,8 @@
 //! What the user is looking at: page, panel, selection. Knows nothing of how it is drawn.
 
-use super::keys::Action;
-use super::state::{Layer, Snapshot, Sort, same_finding};
+use super::keys::{Action, Edit};
+use super::state::{Filter, Layer, LayerDetail, Snapshot, Sort, same_finding};
+use crate::observation::{Probe, Site};
 use crate::rules::Finding;
 
 /// A screen.
@@ -59,6 +60,16 @@ impl Tensors {
     }
 }
 
+/// Which scans the chart of exponents of a layer is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scans {
+    /// The latest ones.
+    #[default]
+    Recent,
+    /// Those of the whole run.
+    Run,
+}
+
 /// What a frame turned out to hold; draws tell it, scrolling needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
@@ -79,8 +90,16 @@ pub struct Ui {
     pub overlay: Option<Overlay>,
     /// The order of the layers.
     pub sort: Sort,
+    /// Which layers are shown.
+    pub filter: Filter,
+    /// Whether the keys write the text of the filter.
+    pub writes_filter: bool,
     /// What the strips show.
     pub tensors: Tensors,
+    /// What the chart of a layer shows.
+    pub scans: Scans,
+    /// The tensor of a layer that the user chose, by kind and name; it stays chosen from layer to layer.
+    pub tensor: Option<(Probe, String)>,
     /// The selected layer; the first one until the user moves, whichever that is.
     pub layer: Option<String>,
     /// The selected finding; the first one until the user moves.
@@ -96,7 +115,7 @@ pub struct Ui {
 impl Ui {
     /// The layers in the order of the table, and the place of the selected one.
     pub fn sorted_layers<'a>(&self, snapshot: &'a Snapshot) -> (Vec<&'a Layer>, usize) {
-        let sorted = self.sort.apply(&snapshot.layers);
+        let sorted = self.filter.apply(self.sort, &snapshot.layers);
         let selected = self.layer.as_ref().and_then(|path| sorted.iter().position(|l| l.path == *path));
         (sorted, selected.unwrap_or(0))
     }
@@ -107,8 +126,25 @@ impl Ui {
         self.finding.as_ref().and_then(|f| found.iter().position(|g| same_finding(f, g))).unwrap_or(0)
     }
 
-    /// Does what a key means, where that concerns only what is looked at.
-    pub fn act(&mut self, action: Action, snapshot: &Snapshot) {
+    /// The place of the tensor that a layer shows: the one the user chose, else one of that kind; before that the one of the layer's gravest finding,
+    /// else a gradient as FP16 holds it.
+    pub fn selected_tensor(&self, detail: &LayerDetail, findings: &[Finding]) -> usize {
+        let place = |is: &dyn Fn(&Site) -> bool| detail.tensors.iter().position(|tensor| is(&tensor.site));
+        if let Some((probe, name)) = &self.tensor {
+            let same = |site: &Site| site.probe == *probe && name_of(site) == name;
+            return place(&same).or_else(|| place(&|site| site.probe == *probe)).unwrap_or(0);
+        }
+        let finding = findings.iter().find(|f| f.layer == detail.path && f.probe.is_some());
+        let blamed = finding.and_then(|f| {
+            let of_its_kind = |site: &Site| Some(site.probe) == f.probe;
+            place(&|site| of_its_kind(site) && site.operator == f.operator).or_else(|| place(&of_its_kind))
+        });
+        let gradient = || place(&|site| site.probe == Probe::ActivationGrad);
+        blamed.or_else(gradient).or_else(|| place(&|site| site.probe.is_gradient())).unwrap_or(0)
+    }
+
+    /// Does what a key means, where that concerns only what is looked at. `detail` is that of the layer whose page is shown.
+    pub fn act(&mut self, action: Action, snapshot: &Snapshot, detail: Option<&LayerDetail>) {
         match action {
             Action::Up => self.step(-1, snapshot),
             Action::Down => self.step(1, snapshot),
@@ -116,10 +152,16 @@ impl Ui {
             Action::PageDown => self.step(self.extent.page.max(1) as isize, snapshot),
             Action::First => self.step(isize::MIN / 2, snapshot),
             Action::Last => self.step(isize::MAX / 2, snapshot),
-            Action::SwitchPanel => self.switch_panel(),
+            Action::SwitchPanel => self.switch(1, snapshot, detail),
+            Action::SwitchBack => self.switch(-1, snapshot, detail),
             Action::Open => self.open(snapshot),
             Action::Back => self.back(),
-            Action::Sort => self.sort = self.sort.next(),
+            Action::NextLayer => self.turn(1, snapshot),
+            Action::PreviousLayer => self.turn(-1, snapshot),
+            Action::Sort => self.sort = self.sort.moved(1),
+            Action::SortBack => self.sort = self.sort.moved(-1),
+            Action::Filter => self.write_filter(),
+            Action::WithFindings => self.filter.with_findings = !self.filter.with_findings,
             Action::Tensors => self.switch_tensors(),
             Action::Output => self.show(Page::Output),
             Action::Instrument => self.show(Page::Instrument),
@@ -133,14 +175,63 @@ impl Ui {
         self.overlay_scroll = 0;
     }
 
-    fn switch_panel(&mut self) {
+    /// The next panel of the overview, or the next tensor of a layer.
+    fn switch(&mut self, by: isize, snapshot: &Snapshot, detail: Option<&LayerDetail>) {
+        if let (Page::Layer(_), Some(detail)) = (&self.page, detail) {
+            let at = self.selected_tensor(detail, &snapshot.findings.found) as isize;
+            let next = (at + by).rem_euclid(detail.tensors.len().max(1) as isize);
+            let site = detail.tensors.get(next as usize).map(|tensor| &tensor.site);
+            self.tensor = site.map(|site| (site.probe, name_of(site).to_owned()));
+            return;
+        }
         self.panel = match self.panel {
             Panel::Layers => Panel::Findings,
             Panel::Findings => Panel::Layers,
         };
     }
 
+    /// The page of the next layer in the order of the table.
+    fn turn(&mut self, by: isize, snapshot: &Snapshot) {
+        let Page::Layer(path) = &self.page else { return };
+        let (sorted, _) = self.sorted_layers(snapshot);
+        let at = sorted.iter().position(|layer| layer.path == *path);
+        let next = sorted.get(at.map_or(0, |at| moved(at, by, sorted.len()))).map(|layer| layer.path.clone());
+        if let Some(next) = next {
+            self.layer = Some(next.clone());
+            self.page = Page::Layer(next);
+            self.scroll = 0;
+        }
+    }
+
+    /// Lets the keys write the filter, where the table is seen.
+    fn write_filter(&mut self) {
+        (self.page, self.panel, self.overlay) = (Page::Overview, Panel::Layers, None);
+        self.writes_filter = true;
+    }
+
+    /// Takes a key that writes the filter.
+    pub fn edit(&mut self, edit: Edit, snapshot: &Snapshot) {
+        match edit {
+            Edit::Insert(c) => self.filter.text.push(c),
+            Edit::Delete => drop(self.filter.text.pop()),
+            Edit::Clear => self.filter.text.clear(),
+            Edit::Keep => self.writes_filter = false,
+            Edit::Leave => {
+                self.filter.text.clear();
+                self.writes_filter = false;
+            }
+            Edit::Move(by) => self.step(by, snapshot),
+        }
+    }
+
     fn switch_tensors(&mut self) {
+        if matches!(self.page, Page::Layer(_)) {
+            self.scans = match self.scans {
+                Scans::Recent => Scans::Run,
+                Scans::Run => Scans::Recent,
+            };
+            return;
+        }
         self.tensors = match self.tensors {
             Tensors::Gradients => Tensors::Activations,
             Tensors::Activations => Tensors::Gradients,
@@ -154,10 +245,15 @@ impl Ui {
     }
 
     fn back(&mut self) {
-        if self.overlay.take().is_none() {
-            self.page = Page::Overview;
-            self.scroll = 0;
+        if self.overlay.take().is_some() {
+            return;
         }
+        // On the overview it takes the filter away, which is all that can be gone back from there.
+        if self.page == Page::Overview {
+            self.filter = Filter::default();
+        }
+        self.page = Page::Overview;
+        self.scroll = 0;
     }
 
     fn open(&mut self, snapshot: &Snapshot) {
@@ -195,6 +291,11 @@ impl Ui {
             _ => self.scroll = moved(self.scroll.min(self.extent.scroll_max), by, self.extent.scroll_max + 1),
         }
     }
+}
+
+/// The name of a tensor within its layer.
+fn name_of(site: &Site) -> &str {
+    if site.tensor.is_empty() { &site.operator } else { &site.tensor }
 }
 
 fn moved(at: usize, by: isize, length: usize) -> usize {

@@ -9,49 +9,6 @@ use crate::observation::{Probe, Site};
 use crate::rules::{Finding, Severity};
 use crate::scan::Dtype;
 
-/// How the table of layers is sorted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
-    /// Layers with findings first, then those that make a NaN or an infinity, then those that hold one, then those whose gradients fade most.
-    #[default]
-    Trouble,
-    /// As the forward pass meets them.
-    Model,
-    /// By path.
-    Name,
-}
-
-impl Sort {
-    /// The next order, for a key that cycles through them.
-    pub fn next(self) -> Self {
-        match self {
-            Sort::Trouble => Sort::Model,
-            Sort::Model => Sort::Name,
-            Sort::Name => Sort::Trouble,
-        }
-    }
-
-    /// The name shown in the table's title.
-    pub fn name(self) -> &'static str {
-        match self {
-            Sort::Trouble => "trouble",
-            Sort::Model => "model order",
-            Sort::Name => "name",
-        }
-    }
-
-    /// The layers in this order.
-    pub fn apply(self, layers: &[Layer]) -> Vec<&Layer> {
-        let mut sorted: Vec<&Layer> = layers.iter().collect();
-        match self {
-            Sort::Trouble => sorted.sort_by(|a, b| a.trouble(b)),
-            Sort::Model => {}
-            Sort::Name => sorted.sort_by(|a, b| a.path.cmp(&b.path)),
-        }
-        sorted
-    }
-}
-
 /// One site over the recent scans.
 #[derive(Clone, Debug)]
 pub struct SiteRow {
@@ -63,14 +20,10 @@ pub struct SiteRow {
     pub probe: Probe,
     /// The dtype in which it was held.
     pub dtype: Dtype,
-    /// Largest magnitude as it was held, per recent scan: step and value.
-    pub maxima: Vec<(u64, f64)>,
     /// Largest recent magnitude, as held.
     pub max: f64,
     /// The same, divided by the loss scale of its step.
     pub max_unscaled: f64,
-    /// Largest magnitude of the whole run, as held.
-    pub max_of_run: f64,
     /// Share of zeros among the recent elements; `None` without elements.
     pub zero_share: Option<f64>,
     /// Exponents of the recent scans.
@@ -103,10 +56,8 @@ impl SiteRow {
             name: name_in_layer(&summary.site),
             probe: summary.site.probe,
             dtype: summary.site.dtype,
-            maxima: summary.recent.iter().map(|s| (s.step, s.stats.max_abs)).collect(),
             max,
             max_unscaled,
-            max_of_run: summary.max_abs,
             zero_share: (count > 0).then(|| zeros as f64 / count as f64),
             window,
             non_finite_now: latest.map_or((0, 0), |s| (s.stats.nan, s.stats.pos_inf + s.stats.neg_inf)),
@@ -150,6 +101,11 @@ pub struct Layer {
     pub gradient_max: Option<f64>,
     /// The same without the loss scale.
     pub gradient_unscaled: Option<f64>,
+    /// Octaves between the largest recent FP16 value and FP16's end, of activations and gradients; negative beyond it, `None` where none is held in FP16.
+    pub headroom: Option<f64>,
+    /// Share of its worst gradient that FP16 loses or fades: as it is held, and where that was seen, as it was before a cast to FP16. `None` where no
+    /// gradient is held in FP16.
+    pub fading: Option<f64>,
     /// [`SiteRow::fading`] of its worst gradient; pooled, a large healthy tensor would hide a small dying one.
     pub subnormal_share: Option<f64>,
     /// Share of zeros among the held gradients.
@@ -180,6 +136,8 @@ impl Layer {
             activation_max: largest(&activations, |s| s.max),
             gradient_max: largest(&held, |s| s.max),
             gradient_unscaled: largest(&held, |s| s.max_unscaled),
+            headroom: headroom(&sites),
+            fading: fading(&sites),
             subnormal_share: held.iter().filter_map(|s| s.fading()).reduce(f64::max),
             zero_share: mean(&held, |s| s.zero_share),
             non_finite_scans: sites.iter().map(|s| s.samples.1).max().unwrap_or(0),
@@ -191,7 +149,7 @@ impl Layer {
     }
 
     /// More trouble sorts first. Fading counts where FP16 holds the gradients; layers alike keep the order of the model.
-    fn trouble(&self, other: &Self) -> Ordering {
+    pub(super) fn trouble(&self, other: &Self) -> Ordering {
         let grave = |l: &Layer| (Reverse(l.severity), Reverse(l.is_origin()), Reverse(l.non_finite_now));
         let fading = |l: &Layer| l.subnormal_share.filter(|_| l.holds_gradients_in_fp16()).unwrap_or(0.0);
         let scans = |l: &Layer| Reverse(l.non_finite_scans);
@@ -217,6 +175,25 @@ fn held_gradients(sites: &[SiteRow]) -> Vec<&SiteRow> {
     let gradients = || sites.iter().filter(|s| s.probe.is_gradient() && s.probe != Probe::CastGrad);
     let held: Vec<_> = gradients().filter(|s| s.dtype == Dtype::F16).collect();
     if held.is_empty() { gradients().collect() } else { held }
+}
+
+/// FP16's end.
+const HALF_MAX: f64 = 65504.0;
+
+fn headroom(sites: &[SiteRow]) -> Option<f64> {
+    let flows = |s: &&SiteRow| s.probe == Probe::Activation || s.probe.is_gradient();
+    let in_fp16 = sites.iter().filter(|s| s.dtype == Dtype::F16 && s.max > 0.0).filter(flows);
+    in_fp16.map(|s| (HALF_MAX / s.max).log2()).reduce(f64::min)
+}
+
+fn fading(sites: &[SiteRow]) -> Option<f64> {
+    let below_normal = |s: &SiteRow| Some(s.window.zone_share(Zone::Lost)? + s.window.zone_share(Zone::Subnormal)?);
+    let share = |s: &SiteRow| match s.probe {
+        Probe::CastGrad => below_normal(s),
+        probe if probe.is_gradient() && s.dtype == Dtype::F16 => s.fading(),
+        _ => None,
+    };
+    sites.iter().filter_map(share).reduce(f64::max)
 }
 
 fn largest(sites: &[&SiteRow], of: impl Fn(&SiteRow) -> f64) -> Option<f64> {
@@ -253,28 +230,6 @@ pub fn layers(aggregate: &Aggregate, findings: &[Finding]) -> Vec<Layer> {
 mod tests {
     use super::*;
     use crate::tui::testing::scenario::{Fault, records};
-    use crate::tui::testing::underflow;
-
-    fn sorted(fault: Fault, findings: &[Finding]) -> Vec<String> {
-        let mut aggregate = Aggregate::default();
-        records("r", fault, 100, false).into_iter().for_each(|record| aggregate.apply(record));
-        Sort::Trouble.apply(&layers(&aggregate, findings)).into_iter().map(|l| l.path.clone()).collect()
-    }
-
-    #[test]
-    fn layers_with_findings_come_first_and_errors_before_warnings() {
-        assert_eq!(sorted(Fault::None, &underflow())[..2], ["block.0.attn.qk", "conv1"]);
-    }
-
-    #[test]
-    fn the_layer_that_makes_a_nan_comes_before_those_that_inherit_it() {
-        assert_eq!(sorted(Fault::Nan("block.0.attn.out"), &[])[0], "block.0.attn.out");
-    }
-
-    #[test]
-    fn without_findings_the_layer_that_fades_most_comes_first() {
-        assert_eq!(sorted(Fault::Underflow("block.0.fc"), &[])[0], "block.0.fc");
-    }
 
     #[test]
     fn the_unscaled_gradient_is_the_held_one_without_its_scale() {

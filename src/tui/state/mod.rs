@@ -3,20 +3,26 @@
 mod charts;
 mod findings;
 mod header;
+mod layer;
 mod layers;
+mod order;
 mod rates;
 mod run;
 mod window;
+mod zones;
 
 pub use charts::Charts;
 pub use findings::{Findings, same_finding};
 pub use header::{Header, RunState};
-pub use layers::{Layer, SiteRow, Sort, layers};
+pub use layer::{LayerDetail, Quantity, Tensor};
+pub use layers::{Layer, SiteRow, layers};
+pub use order::{Filter, Sort};
 pub use rates::Rates;
 #[cfg(test)]
 pub use run::Judge;
 pub use run::{Run, Source};
 pub use window::{Window, Zone};
+pub use zones::{Edges, Spread};
 
 use crate::aggregate::{Aggregate, Instrument};
 use crate::observation::{Parameter, RunInfo};

@@ -1,8 +1,9 @@
 //! A run as it is read: the diagnosis, its speed, and how long nothing has come.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Findings, Header, Rates, RunState, Snapshot};
+use super::{Findings, Header, LayerDetail, Rates, RunState, Snapshot};
 use crate::observation::Record;
 use crate::rules::Diagnosis;
 
@@ -22,9 +23,10 @@ pub struct Source {
 }
 
 /// What the rules make of a run. The screens are tested without them, so that a better sentence in a rule changes no screen.
-pub type Judge = Box<dyn Fn(&Diagnosis) -> Findings>;
+pub type Judge = Rc<dyn Fn(&Diagnosis) -> Findings>;
 
 /// A run as it is read. Times are counted from the start of watching.
+#[derive(Clone)]
 pub struct Run {
     judge: Judge,
     diagnosis: Diagnosis,
@@ -44,7 +46,7 @@ impl Run {
 
     /// A run of which nothing was read yet.
     pub fn new(source: Source) -> Self {
-        Self::judged_by(source, Box::new(Findings::of))
+        Self::judged_by(source, Rc::new(Findings::of))
     }
 
     /// As [`Run::new`], with another judge than the rules.
@@ -77,6 +79,16 @@ impl Run {
     /// What the rules make of the run.
     pub fn diagnosis(&self) -> &Diagnosis {
         &self.diagnosis
+    }
+
+    /// Steps read.
+    pub fn steps(&self) -> u64 {
+        self.diagnosis.aggregate().instrument.steps
+    }
+
+    /// One layer over the whole run.
+    pub fn layer(&self, path: &str) -> LayerDetail {
+        LayerDetail::new(path, [self.diagnosis.aggregate()])
     }
 
     /// What the run is doing at `now`.

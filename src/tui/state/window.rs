@@ -18,6 +18,20 @@ pub enum Zone {
 }
 
 impl Zone {
+    /// All zones, lowest first.
+    pub const ALL: [Zone; 5] = [Zone::Lost, Zone::Subnormal, Zone::Normal, Zone::NearOverflow, Zone::Overflow];
+
+    /// The name of the zone.
+    pub fn name(self) -> &'static str {
+        match self {
+            Zone::Lost => "lost",
+            Zone::Subnormal => "fading",
+            Zone::Normal => "safe",
+            Zone::NearOverflow => "near overflow",
+            Zone::Overflow => "beyond",
+        }
+    }
+
     /// The zone of numbers with this binary exponent. 65504..65536 counts as near overflow: FP16 rounds half of it down.
     pub fn of(exponent: i32) -> Self {
         match exponent {

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 
 use super::View;
 use crate::tui::keys::{Action, BINDINGS, Binding};
-use crate::tui::ui::Page;
+use crate::tui::ui::{Page, Scans};
 
 /// Draws the footer; what does not fit is left out before the last two, help and quit.
 pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
@@ -22,6 +22,11 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
 fn text(binding: &Binding, view: &View) -> Line<'static> {
     let word = match binding.action {
         Action::Pause if view.held.is_some() => "go on",
+        Action::SwitchPanel if view.ui.page != Page::Overview => "tensor",
+        Action::Tensors if view.ui.page != Page::Overview => match view.ui.scans {
+            Scans::Recent => "whole run",
+            Scans::Run => "latest",
+        },
         _ => binding.footer.unwrap_or_default(),
     };
     Line::from(vec![Span::styled(key_label(binding.label, view), view.theme.key()), Span::raw(format!(" {word}  "))])
@@ -30,10 +35,13 @@ fn text(binding: &Binding, view: &View) -> Line<'static> {
 /// Whether a key does something on the page that is shown.
 fn applies(action: Action, view: &View) -> bool {
     let overview = view.ui.page == Page::Overview;
+    let layer = matches!(view.ui.page, Page::Layer(_));
     match action {
         Action::Output => view.output.is_some(),
         Action::Back => !overview,
-        Action::Open | Action::SwitchPanel | Action::Sort | Action::Tensors => overview,
+        Action::NextLayer => layer,
+        Action::SwitchPanel | Action::Tensors => overview || layer,
+        Action::Open | Action::Sort | Action::Filter => overview,
         _ => true,
     }
 }

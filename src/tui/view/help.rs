@@ -12,12 +12,16 @@ use super::{ASCII_BORDER, View};
 use crate::tui::keys::BINDINGS;
 
 /// How to read the screen.
-const READING: [&str; 5] = [
+const READING: [&str; 7] = [
     "FP16 window: where the exponents of a layer lie, from 2^-30 to 2^16. Below 2^-24 FP16 holds zero, up to 2^-14 it holds subnormals, \
      with ever fewer bits, above 65504 infinity. The higher a character, the more values: full from 30 %, a dot below 0.01 %.",
     "max grad is the gradient as it is held, times the loss scale; unscaled is what you print by hand. subn% is the share that is \
      subnormal in the worst gradient of the layer: harmless up to 90 % while the maximum is high.",
     "Numbers are of the last 32 scans; nonf counts the scans of the run with a NaN or an infinity.",
+    "room: octaves from the largest FP16 value of the layer to 65504; below 3 it is near overflow.",
+    "In a layer: bars of one exponent each, as high as their share; lost is rounded to zero, fading subnormal, beyond infinite. An FP32 gradient \
+     is shown with what FP16 would hold of it. The maxima are as they were held, drawn from the lowest to the highest value where a column stands \
+     for many steps; steps that were not finite are marked and not in them.",
     "E W I: a finding (error, warning, information) in this layer; !: not finite in the latest scan.",
     "Held gradients in FP16 are preferred; a layer that has none shows those it has, and the limits of FP16 are then not its own.",
 ];

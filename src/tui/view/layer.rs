@@ -1,4 +1,4 @@
-//! One layer: its findings, its sites with their strip and numbers, its maxima against the edges of FP16.
+//! One layer: its tensors, the exponents of the selected one, its maxima over the run, their quantiles, and its findings with what to do.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -7,44 +7,228 @@ use ratatui::text::{Line, Span};
 
 use super::findings::headline;
 use super::layers::{letter, name, of_scans};
-use super::number::{magnitude, or_dash, percent};
+use super::number::{grouped, magnitude, percent, power};
 use super::page::{self, heading};
-use super::window::{Resolution, strip};
-use super::wrap::{keep_end, labelled};
-use super::{Theme, View};
+use super::tensors::short;
+use super::wrap::labelled;
+use super::{Theme, View, bars, canvas, maxima, quantiles, tensors};
+use crate::numerics::Format;
 use crate::observation::Probe;
+use crate::rules::Finding;
 use crate::scan::Dtype;
-use crate::tui::state::{Layer, SiteRow, Window, Zone};
-use crate::tui::ui::Extent;
+use crate::tui::state::{Layer, LayerDetail, SiteRow, Spread, Tensor, Zone};
+use crate::tui::ui::{Extent, Scans};
+
+/// From this width the two charts stand side by side.
+const SIDE_BY_SIDE: usize = bars::WIDTH + 1 + 44;
+/// Lines of a chart: no fewer, and no more.
+const CHART: (usize, usize) = (5, 12);
+
+/// Octaves from an edge at which it no longer matters how many there are.
+const FAR: f64 = 40.0;
 
 /// Draws the page of a layer.
 pub fn draw(frame: &mut Frame, area: Rect, view: &View, path: &str) -> Extent {
-    let Some(layer) = view.snapshot.layers.iter().find(|l| l.path == path) else {
+    let layer = view.snapshot.layers.iter().find(|l| l.path == path);
+    let (Some(layer), Some(detail)) = (layer, view.detail.filter(|detail| detail.path == path)) else {
         let gone = vec![Line::raw("This layer is not in the recording.")];
         return page::draw(frame, area, view, vec![Span::raw("layer")], gone);
     };
-    let mut title = vec![Span::raw("layer "), Span::styled(name(layer).to_owned(), view.theme.title(true))];
-    if let Some(severity) = layer.severity {
-        title.push(Span::styled(format!("  {}", letter(severity)), view.theme.severity(severity)));
-    }
-    let width = usize::from(area.width);
-    page::draw(frame, area, view, title, text(layer, width, view))
+    let size = (usize::from(area.width), usize::from(area.height.saturating_sub(1)));
+    page::draw(frame, area, view, title(layer, view), text(layer, detail, size, view))
 }
 
-fn text(layer: &Layer, width: usize, view: &View) -> Vec<Line<'static>> {
+fn title(layer: &Layer, view: &View) -> Vec<Span<'static>> {
+    let mut title = vec![Span::raw("layer "), Span::styled(name(layer).to_owned(), view.theme.title(true))];
+    let (sorted, _) = view.ui.sorted_layers(view.snapshot);
+    if let Some(at) = sorted.iter().position(|l| l.path == layer.path) {
+        title.push(Span::styled(format!("  {}/{}", at + 1, sorted.len()), view.theme.dim()));
+    }
+    if let Some(finding) = findings(layer, view).next() {
+        let text = format!("  {} {}", letter(finding.severity), finding.name);
+        title.push(Span::styled(text, view.theme.severity(finding.severity)));
+    }
+    title
+}
+
+fn findings<'a>(layer: &'a Layer, view: &View<'a>) -> impl Iterator<Item = &'a Finding> {
+    view.snapshot.findings.found.iter().filter(|f| f.layer == layer.path && !f.layer.is_empty())
+}
+
+fn text(layer: &Layer, detail: &LayerDetail, (width, height): (usize, usize), view: &View) -> Vec<Line<'static>> {
+    let theme = view.theme;
+    let selected = view.ui.selected_tensor(detail, &view.snapshot.findings.found);
+    let mut lines = tensors::lines(layer, selected, (height / 4).clamp(3, 8), width, theme);
+    if let Some(tensor) = detail.tensors.get(selected) {
+        lines.extend(charts(tensor, detail, (width, height), view));
+        lines.extend(numbers(tensor, width, view));
+    }
+    let quantiles = quantiles::lines(&detail.tensors, selected, width, theme);
+    if !quantiles.is_empty() {
+        lines.extend([Line::default(), heading("quantiles over the run")]);
+        lines.extend(quantiles);
+    }
+    lines.extend(told(layer, width, view));
+    lines.extend(non_finite(layer, width, theme));
+    lines.extend(parameters(layer, width, view));
+    lines
+}
+
+/// Both charts, side by side where there is room.
+fn charts(tensor: &Tensor, detail: &LayerDetail, (width, height): (usize, usize), view: &View) -> Vec<Line<'static>> {
+    let theme = view.theme;
+    let bars_of = |width: usize, height: usize| {
+        let mut lines = vec![histogram_title(tensor, view)];
+        let spread = spread(tensor, view);
+        lines.extend(canvas::lines(width, height, |area, buffer| {
+            bars::draw(area, buffer, spread, tensor.edges.as_ref(), theme);
+        }));
+        lines
+    };
+    let maxima_of = |width: usize, height: usize| {
+        let mut title = vec![Span::styled("maxima:", Style::new().bold())];
+        title.extend(maxima::legend(detail, theme));
+        let mut lines = vec![Line::from(title)];
+        lines.extend(canvas::lines(width, height, |area, buffer| maxima::draw(area, buffer, detail, theme)));
+        lines
+    };
+    if width < SIDE_BY_SIDE {
+        let each = (height.saturating_sub(10) / 2).clamp(CHART.0, CHART.1);
+        let mut lines = bars_of(width, each);
+        lines.extend(maxima_of(width, each));
+        return lines;
+    }
+    let each = height.saturating_sub(16).clamp(CHART.0, CHART.1);
+    let right = width - bars::WIDTH - 1;
+    beside(bars_of(bars::WIDTH, each), maxima_of(right, each), bars::WIDTH + 1)
+}
+
+/// Lines next to lines, the second ones from column `at` on.
+fn beside(left: Vec<Line<'static>>, right: Vec<Line<'static>>, at: usize) -> Vec<Line<'static>> {
+    let joined = left.into_iter().zip(right).map(|(mut left, right)| {
+        let missing = at.saturating_sub(left.width());
+        left.spans.push(Span::raw(" ".repeat(missing)));
+        left.spans.extend(right.spans);
+        left
+    });
+    joined.collect()
+}
+
+fn spread<'a>(tensor: &'a Tensor, view: &View) -> &'a Spread {
+    match view.ui.scans {
+        Scans::Recent => &tensor.recent,
+        Scans::Run => &tensor.run,
+    }
+}
+
+/// `weight grad f32, 32 scans; zones of what FP16 would hold`.
+fn histogram_title(tensor: &Tensor, view: &View) -> Line<'static> {
+    let scans = match view.ui.scans {
+        Scans::Recent => format!("latest {}", tensor.recent.scans),
+        Scans::Run => format!("all {}", grouped(tensor.run.scans)),
+    };
+    let scale = tensor.loss_scale.map(|scale| format!(" x {}", power(scale))).unwrap_or_default();
+    let zones = match &tensor.edges {
+        Some(edges) if edges.held => String::new(),
+        Some(edges) => format!("; what {} would hold", edges.format.name),
+        None => "; no zones".into(),
+    };
+    let site = &tensor.site;
+    Line::from(vec![
+        Span::styled(
+            format!("{} {} {}{scale}", tensor.name(), short(site.probe), site.dtype.name()),
+            Style::new().bold(),
+        ),
+        Span::styled(format!(", {scans} scans{zones}"), view.theme.dim()),
+    ])
+}
+
+/// The shares of the zones, what is no number of a zone, and the extremes.
+fn numbers(tensor: &Tensor, width: usize, view: &View) -> Vec<Line<'static>> {
+    let (spread, theme) = (spread(tensor, view), view.theme);
     let mut lines = Vec::new();
-    for finding in view.snapshot.findings.found.iter().filter(|f| f.layer == layer.path && !f.layer.is_empty()) {
+    if let Some((edges, zones)) = tensor.edges.as_ref().and_then(|edges| Some((edges, spread.zones(edges)?))) {
+        let shown: Vec<(Zone, f64)> =
+            zones.into_iter().filter(|&(zone, _)| zone != Zone::Lost || !edges.held).collect();
+        lines.extend(zone_shares(&shown, edges.format.name, width, theme));
+    }
+    let left_out = tensor.run.scans < tensor.scans.0 && view.ui.scans == Scans::Run;
+    // What FP16 rounded to zero leaves no trace of its own in a tensor that FP16 holds.
+    let rounded = tensor.edges.as_ref().is_some_and(|edges| edges.held && edges.format == Format::F16);
+    let rest = format!(
+        "zero {} %{}, NaN {}, inf {} of {} elements{}",
+        percent(spread.share(spread.zeros)),
+        if rounded { " (with what was rounded to zero)" } else { "" },
+        grouped(spread.nan),
+        grouped(spread.inf),
+        grouped(spread.count),
+        if left_out { "; exponents without the scans that were not finite" } else { "" },
+    );
+    lines.extend(labelled("  ", Style::new(), &rest, width));
+    lines.extend(extremes(tensor, theme));
+    lines
+}
+
+/// `lost 0 %  fading 94 %  ...` in as many lines as it takes.
+fn zone_shares(zones: &[(Zone, f64)], format: &str, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::from(Span::styled(format!("  {format}:"), theme.dim()))];
+    for &(zone, share) in zones {
+        let item = [
+            Span::raw("  "),
+            Span::styled(zone.name(), if share > 0.0 { theme.zone(zone) } else { theme.dim() }),
+            Span::raw(format!(" {} %", percent(share))),
+        ];
+        let long = item.iter().map(Span::width).sum::<usize>();
+        match lines.last_mut().filter(|line| line.width() + long <= width) {
+            Some(line) => line.spans.extend(item),
+            None => lines.push(Line::from(item.to_vec())),
+        }
+    }
+    lines
+}
+
+/// The largest magnitude of the latest finite scan and of the run, and how far it is from the edge that matters.
+fn extremes(tensor: &Tensor, theme: Theme) -> Option<Line<'static>> {
+    let finite = || tensor.maxima.iter().filter_map(|(step, stretch)| Some((step, stretch.range()?.1)));
+    let (step, latest) = finite().last()?;
+    let is_latest = tensor.maxima.iter().last().is_some_and(|(last, _)| last == step);
+    let when = if is_latest { "now".into() } else { format!("at step {}, the last finite one", grouped(step)) };
+    let mut spans = vec![Span::raw(format!("  largest {} {when}", magnitude(latest)))];
+    spans.extend(to_the_edge(latest, tensor, theme));
+    spans.push(Span::raw(format!(", {} in the run", magnitude(finite().map(|(_, high)| high).fold(0.0, f64::max)))));
+    Some(Line::from(spans))
+}
+
+/// How far a maximum is from the edge that matters: the smallest normal number from below for a gradient, the largest number for all else. Nothing
+/// where the format has no edge anywhere near.
+fn to_the_edge(max: f64, tensor: &Tensor, theme: Theme) -> Option<Span<'static>> {
+    let edges = tensor.edges.as_ref().filter(|_| max > 0.0)?;
+    let style = theme.zone(edges.zone(max.log2().floor() as i32));
+    let (below_end, above_normal) = ((edges.format.max / max).log2(), (max / edges.format.min_normal()).log2());
+    if below_end.min(above_normal).abs() > FAR {
+        return None;
+    }
+    let [_, normal, _, end] = edges.labels();
+    let text = match tensor.site.probe {
+        _ if below_end < 0.0 => format!("{:.1} octaves above {end}", -below_end),
+        probe if !probe.is_gradient() => format!("{below_end:.1} octaves below {end}"),
+        _ if above_normal < 0.0 => format!("{:.1} octaves below {normal}", -above_normal),
+        _ => format!("{above_normal:.1} octaves above {normal}"),
+    };
+    Some(Span::styled(format!(", {text}"), style))
+}
+
+/// The findings of the layer, each with its remedy and its reason.
+fn told(layer: &Layer, width: usize, view: &View) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    for finding in findings(layer, view) {
         lines.push(headline(finding, view, None));
         lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy, width));
+        lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
     }
-    lines.extend(parameters(layer, width, view));
     if !lines.is_empty() {
-        lines.push(Line::default());
+        lines.splice(0..0, [Line::default(), heading("findings of this layer")]);
     }
-    lines.extend(sites(layer, width, view.theme));
-    lines.push(Line::default());
-    lines.extend(maxima(layer, width, view.theme));
-    lines.extend(non_finite(layer, width, view.theme));
     lines
 }
 
@@ -56,138 +240,33 @@ fn parameters(layer: &Layer, width: usize, view: &View) -> Vec<Line<'static>> {
         format!("{tensor} {} [{}]{frozen}", p.dtype, shape.join(" x "))
     });
     let text = described.collect::<Vec<_>>().join(", ");
-    if text.is_empty() { Vec::new() } else { labelled("holds ", view.theme.dim(), &text, width) }
-}
-
-/// Characters of a site's numbers: what, dtype, maximum, unscaled, subnormal share, zero share.
-const NUMBERS: usize = 9 + 1 + 4 + 1 + 7 + 1 + 8 + 1 + 5 + 1 + 5;
-
-fn sites(layer: &Layer, width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let free = |resolution: Resolution| width.saturating_sub(NUMBERS + 2 + usize::from(resolution.width()));
-    let resolution = if free(Resolution::Fine) >= 16 { Resolution::Fine } else { Resolution::Coarse };
-    let label = free(resolution).clamp(8, longest(&layer.sites.iter().collect::<Vec<_>>()).max(8));
-    let caption = format!(
-        "{:<label$} {:<9} {:<4} {:>7} {:>8} {:>5} {:>5} {}",
-        "site",
-        "tensor",
-        "held",
-        "max",
-        "unscaled",
-        "subn%",
-        "zero%",
-        resolution.caption()
-    );
-    let mut lines = vec![Line::styled(caption, theme.dim())];
-    lines.extend(layer.sites.iter().map(|site| site_line(site, label, resolution, theme)));
-    lines
-}
-
-fn site_line(site: &SiteRow, label: usize, resolution: Resolution, theme: Theme) -> Line<'static> {
-    let unscaled = or_dash(site.probe.is_gradient().then(|| magnitude(site.max_unscaled)));
-    let numbers = format!(
-        " {:<9} {:<4} {:>7} {unscaled:>8} {:>5} {:>5} ",
-        short(site.probe),
-        site.dtype.name(),
-        magnitude(site.max),
-        or_dash(site.fading().map(percent)),
-        or_dash(site.zero_share.map(percent)),
-    );
-    let name = format!("{:<label$}", keep_end(&site.name, label, theme.pick("…", "~")));
-    let style = if site.is_non_finite() { theme.bad() } else { Style::new() };
-    let mut spans = vec![Span::styled(name, style), Span::raw(numbers)];
-    spans.extend(strip(&site.window, resolution, theme));
-    Line::from(spans)
-}
-
-fn short(probe: Probe) -> &'static str {
-    match probe {
-        Probe::Activation => "output",
-        Probe::ActivationGrad => "grad out",
-        Probe::CastGrad => "pre-cast",
-        Probe::ParamGrad => "grad",
-        Probe::Param => "value",
-        Probe::Update => "update",
-        Probe::Buffer => "buffer",
-    }
-}
-
-/// The largest magnitude of each activation and gradient: a bar a scan over the range of the window, and what is left to its edges.
-fn maxima(layer: &Layer, width: usize, theme: Theme) -> Vec<Line<'static>> {
-    let shown = layer.sites.iter().filter(|s| s.probe == Probe::Activation || s.probe.is_gradient());
-    let sites: Vec<&SiteRow> = shown.filter(|s| !s.maxima.is_empty()).collect();
-    let Some((first, last)) = sites.first().and_then(|s| Some((s.maxima.first()?.0, s.maxima.last()?.0))) else {
+    if text.is_empty() {
         return Vec::new();
-    };
-    let label = width.saturating_sub(10 + 33 + 26).clamp(6, longest(&sites).max(6));
-    let mut lines = vec![heading(&format!("largest magnitude by scan, steps {first}-{last}, and its way to the edge"))];
-    for site in sites {
-        let name = keep_end(&site.name, label, theme.pick("…", "~"));
-        let mut spans = vec![Span::raw(format!("{name:<label$} {:<9} ", short(site.probe)))];
-        spans.extend(site.maxima.iter().map(|&(_, max)| bar(max, theme)));
-        spans.push(Span::raw(" "));
-        spans.extend(site.maxima.last().map(|&(_, max)| to_the_edge(max, site.probe, theme)));
-        let of_the_run = Span::styled(format!(", {} in the run", magnitude(site.max_of_run)), theme.dim());
-        let used: usize = spans.iter().map(Span::width).sum();
-        if used + of_the_run.width() <= width {
-            spans.push(of_the_run);
-        }
-        lines.push(Line::from(spans));
     }
+    let mut lines = vec![Line::default()];
+    lines.extend(labelled("holds ", view.theme.dim(), &text, width));
     lines
-}
-
-fn longest(sites: &[&SiteRow]) -> usize {
-    sites.iter().map(|s| s.name.chars().count()).max().unwrap_or(0)
-}
-
-fn exponent(max: f64) -> i32 {
-    if max > 0.0 { max.log2().floor() as i32 } else { i32::MIN }
-}
-
-/// A bar that is empty at 2^-30 and full at 65504.
-fn bar(max: f64, theme: Theme) -> Span<'static> {
-    let levels = theme.pick("_▁▂▃▄▅▆▇█", "_.,:-=+*#");
-    let octaves = (exponent(max).clamp(Window::FIRST, Window::LAST) - Window::FIRST) as usize;
-    let level = if max > 0.0 { 1 + octaves * 7 / (Window::LAST - Window::FIRST) as usize } else { 0 };
-    let symbol = levels.chars().nth(level).unwrap_or(' ');
-    Span::styled(symbol.to_string(), theme.zone(Zone::of(exponent(max))))
-}
-
-/// How far the latest maximum is from the edge that matters: 2^-14 from below for a gradient, 65504 for an activation.
-fn to_the_edge(max: f64, probe: Probe, theme: Theme) -> Span<'static> {
-    const HALF_MAX: f64 = 65504.0;
-    if max == 0.0 {
-        return Span::styled("all zero", theme.dim());
-    }
-    let style = theme.zone(Zone::of(exponent(max)));
-    let above_normal = max.log2() + 14.0;
-    let text = match probe {
-        _ if max > HALF_MAX => format!("{:.1} octaves above 65504", (max / HALF_MAX).log2()),
-        Probe::Activation => format!("{:.1} octaves below 65504", (HALF_MAX / max).log2()),
-        _ if above_normal < 0.0 => format!("{:.1} octaves below 2^-14", -above_normal),
-        _ => format!("{above_normal:.1} octaves above 2^-14"),
-    };
-    Span::styled(text, style)
 }
 
 fn non_finite(layer: &Layer, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for site in layer.sites.iter().filter(|s| s.samples.1 > 0) {
-        let (nan, inf) = site.non_finite_now;
-        let now = match (nan, inf) {
-            (0, 0) => "; finite now".to_owned(),
-            _ => format!("; now {nan} NaN, {inf} inf{}", if site.inherited { ", from its input" } else { "" }),
-        };
-        let text = format!("{} {}: {}{now}", site.label, short(site.probe), of_scans(site.samples));
+        let text = format!("{} {}: {}{}", site.label, short(site.probe), of_scans(site.samples), now(site));
         lines.extend(labelled("  ! ", theme.bad(), &text, width));
     }
-    if !lines.is_empty() {
-        lines.insert(0, Line::default());
-        lines.insert(1, heading("not finite"));
-    }
-    let below = |s: &&SiteRow| s.dtype == Dtype::F16 && s.became_zero;
-    for site in layer.sites.iter().filter(below) {
+    let became_zero = |s: &&SiteRow| s.dtype == Dtype::F16 && s.became_zero && s.probe != Probe::Buffer;
+    for site in layer.sites.iter().filter(became_zero) {
         lines.push(Line::styled(format!("  ! {} {} became all zero", site.label, short(site.probe)), theme.bad()));
     }
+    if !lines.is_empty() {
+        lines.splice(0..0, [Line::default(), heading("not finite, or gone")]);
+    }
     lines
+}
+
+fn now(site: &SiteRow) -> String {
+    match site.non_finite_now {
+        (0, 0) => "; finite now".to_owned(),
+        (nan, inf) => format!("; now {nan} NaN, {inf} inf{}", if site.inherited { ", from its input" } else { "" }),
+    }
 }

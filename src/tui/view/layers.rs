@@ -12,7 +12,7 @@ use super::wrap::keep_end;
 use super::{Theme, View, first_row, panel};
 use crate::rules::Severity;
 use crate::scan::Dtype;
-use crate::tui::state::Layer;
+use crate::tui::state::{Layer, Sort};
 use crate::tui::ui::{Extent, Panel, Tensors};
 
 /// A column of numbers.
@@ -32,10 +32,11 @@ const COLUMNS: &[Column] = &[
     Column { title: "zero%", width: 5, text: |l| share(l.zero_share), style: |_, _| Style::new() },
     Column { title: "ops", width: 6, text: operators, style: |_, theme| theme.dim() },
     Column { title: "unscaled", width: 8, text: |l| number(l.gradient_unscaled), style: |_, _| Style::new() },
+    Column { title: "room", width: 5, text: |l| octaves(l.headroom), style: headroom_style },
 ];
 
 /// The order in which the columns stand, as places in [`COLUMNS`].
-const ORDER: [usize; 7] = [5, 3, 0, 6, 1, 4, 2];
+const ORDER: [usize; 8] = [5, 3, 0, 6, 7, 1, 4, 2];
 const NAME: std::ops::RangeInclusive<usize> = 10..=28;
 const MARK: usize = 2;
 
@@ -53,12 +54,12 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) -> Extent {
     let block = panel(title(layers.len(), selected, view), focused, view.theme);
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let fit = fit(usize::from(inner.width), &layers);
+    let fit = fit(usize::from(inner.width), &layers, view.ui.sort);
     let height = usize::from(inner.height).saturating_sub(1);
     let first = first_row(selected, layers.len(), height);
     let mut lines = vec![caption(&fit, view.theme)];
     if layers.is_empty() {
-        lines.push(Line::styled("  no tensor was scanned yet", view.theme.dim()));
+        lines.push(Line::styled(nothing_shown(view), view.theme.dim()));
     }
     let rows = layers.iter().enumerate().skip(first).take(height);
     lines.extend(rows.map(|(i, layer)| row(layer, &fit, view, (i == selected).then_some(focused))));
@@ -67,13 +68,50 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) -> Extent {
 }
 
 fn title(count: usize, selected: usize, view: &View) -> Vec<Span<'static>> {
+    let (theme, ui) = (view.theme, view.ui);
     let place = if count > 0 { format!("{}/{}", selected + 1, count) } else { "0".into() };
-    let details = format!("  {place}, by {}; FP16 window of {}", view.ui.sort.name(), view.ui.tensors.name());
-    vec![Span::raw("layers"), Span::styled(details, view.theme.dim())]
+    let mut title = vec![Span::raw("layers"), Span::styled(format!("  {place}"), theme.dim())];
+    let hidden = view.snapshot.layers.len() - count;
+    if hidden > 0 {
+        title.push(Span::styled(format!(" ({} hidden)", grouped(hidden as u64)), theme.warning()));
+    }
+    if ui.writes_filter || !ui.filter.text.is_empty() {
+        let cursor = if ui.writes_filter { "_" } else { "" };
+        title.push(Span::styled(format!("  /{}{cursor}", ui.filter.text), theme.key()));
+    }
+    if ui.filter.with_findings {
+        title.push(Span::styled("  f: with findings", theme.key()));
+    }
+    let details = format!("  s: by {}; FP16 window of {}", ui.sort.name(), ui.tensors.name());
+    title.push(Span::styled(details, theme.dim()));
+    title
 }
 
-/// Chooses columns: the strip first, then numbers by need, then a finer strip, then the names.
-fn fit(width: usize, layers: &[&Layer]) -> Fit {
+fn nothing_shown(view: &View) -> String {
+    if view.snapshot.layers.is_empty() {
+        return "  no tensor was scanned yet".into();
+    }
+    let of_these = if view.ui.filter.with_findings { " with a finding" } else { "" };
+    let named = if view.ui.filter.text.is_empty() { String::new() } else { format!(" named {}", view.ui.filter.text) };
+    format!("  no layer{of_these}{named}; Esc shows all")
+}
+
+/// Columns that give way to a longer name, and to a finer strip.
+const LATE: (usize, usize) = (2, 1);
+
+/// The column that shows what the layers are sorted by, as a place in [`COLUMNS`].
+fn sorted_by(sort: Sort) -> Option<usize> {
+    let title = match sort {
+        Sort::Gradient => "max grad",
+        Sort::Fading => "subn%",
+        Sort::Headroom => "room",
+        Sort::Trouble | Sort::Model | Sort::Name => return None,
+    };
+    COLUMNS.iter().position(|column| column.title == title)
+}
+
+/// Chooses columns: the strip and what is sorted by first, then numbers by need, then a finer strip, then the names.
+fn fit(width: usize, layers: &[&Layer], sort: Sort) -> Fit {
     let longest = layers.iter().map(|l| name(l).chars().count()).max().unwrap_or(0).clamp(*NAME.start(), *NAME.end());
     let mut left = width.saturating_sub(MARK + *NAME.start());
     let mut take = |wanted: usize| {
@@ -83,18 +121,22 @@ fn fit(width: usize, layers: &[&Layer]) -> Fit {
     };
     let coarse = usize::from(Resolution::Coarse.width());
     let mut strip = take(1 + coarse).then_some(Resolution::Coarse);
-    let mut chosen: Vec<usize> = (0..COLUMNS.len() - 2).filter(|&i| take(1 + COLUMNS[i].width)).collect();
+    let first = sorted_by(sort);
+    let by_need = first.into_iter().chain((0..COLUMNS.len() - LATE.0 - LATE.1).filter(|&i| Some(i) != first));
+    let mut chosen: Vec<usize> = by_need.filter(|&i| take(1 + COLUMNS[i].width)).collect();
     let mut name = *NAME.start();
     while name < longest.min(16) && take(1) {
         name += 1;
     }
-    chosen.extend((COLUMNS.len() - 2..COLUMNS.len()).filter(|&i| take(1 + COLUMNS[i].width)));
+    let late = |from: usize, count: usize| (from..from + count).filter(move |&i| Some(i) != first);
+    chosen.extend(late(COLUMNS.len() - LATE.0 - LATE.1, LATE.0).filter(|&i| take(1 + COLUMNS[i].width)));
     if strip.is_some() && take(usize::from(Resolution::Fine.width()) - coarse) {
         strip = Some(Resolution::Fine);
     }
     while name < longest && take(1) {
         name += 1;
     }
+    chosen.extend(late(COLUMNS.len() - LATE.1, LATE.1).filter(|&i| take(1 + COLUMNS[i].width)));
     let columns = ORDER.iter().filter(|i| chosen.contains(i)).map(|&i| &COLUMNS[i]).collect();
     Fit { name, columns, strip }
 }
@@ -157,6 +199,11 @@ fn number(value: Option<f64>) -> String {
     or_dash(value.map(magnitude))
 }
 
+/// Octaves with one place after the point, in five characters.
+fn octaves(value: Option<f64>) -> String {
+    or_dash(value.map(|octaves| format!("{octaves:.1}")))
+}
+
 fn share(value: Option<f64>) -> String {
     or_dash(value.map(percent))
 }
@@ -203,6 +250,14 @@ fn subnormal_style(layer: &Layer, theme: Theme) -> Style {
     const MUCH: f64 = 0.9;
     match layer.subnormal_share {
         Some(share) if layer.holds_gradients_in_fp16() && share > MUCH => theme.bad(),
+        _ => Style::new(),
+    }
+}
+
+fn headroom_style(layer: &Layer, theme: Theme) -> Style {
+    match layer.headroom {
+        Some(octaves) if octaves < 1.0 => theme.bad(),
+        Some(octaves) if octaves < 3.0 => theme.warning(),
         _ => Style::new(),
     }
 }

@@ -1,5 +1,7 @@
 //! How a [`Snapshot`] looks: one function a panel. Nothing here decides anything; `state` has a module of the same name for most.
 
+mod bars;
+mod canvas;
 mod charts;
 mod dialog;
 mod finding;
@@ -10,10 +12,13 @@ mod help;
 mod instrument;
 mod layer;
 mod layers;
+mod maxima;
 pub mod number;
 mod output;
 mod page;
 mod plot;
+mod quantiles;
+mod tensors;
 mod theme;
 mod window;
 pub mod wrap;
@@ -26,13 +31,15 @@ use ratatui::widgets::{Block, Borders};
 
 pub use theme::Theme;
 
-use super::state::Snapshot;
+use super::state::{LayerDetail, Snapshot};
 use super::ui::{Extent, Overlay, Page, Ui};
 
 /// What one frame is drawn from.
 pub struct View<'a> {
     /// What is known.
     pub snapshot: &'a Snapshot,
+    /// The layer whose page is shown, whole.
+    pub detail: Option<&'a LayerDetail>,
     /// What is looked at.
     pub ui: &'a Ui,
     /// What the terminal can show.

@@ -59,10 +59,18 @@ pub fn scale(x: f64) -> String {
     if x <= 0.0 || !x.is_finite() {
         return magnitude(x);
     }
-    let log = x.log2();
-    let power = if log == log.round() { format!("2^{log:.0}") } else { format!("2^{log:.1}") };
+    let power = power(x);
     let number = if (1.0..1e9).contains(&x) && x == x.round() { grouped(x as u64) } else { magnitude(x) };
     format!("{power} = {number}")
+}
+
+/// A positive number as a power of two: `2^13`, `2^13.3`.
+pub fn power(x: f64) -> String {
+    if x <= 0.0 || !x.is_finite() {
+        return magnitude(x);
+    }
+    let log = x.log2();
+    if log == log.round() { format!("2^{log:.0}") } else { format!("2^{log:.1}") }
 }
 
 /// A time in its largest unit or two: `42 s`, `3 min`, `2 h 10 min`.

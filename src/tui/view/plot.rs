@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::Theme;
+use super::canvas::Dots;
 
 /// What is drawn: points, and marks at the bottom and the top.
 pub struct Plot<'a> {
@@ -59,77 +60,62 @@ impl Plot<'_> {
                 buffer.set_string(area.x, y, label, theme.dim());
             }
         }
-        let (first, last) = (self.steps.0.to_string(), self.steps.1.to_string());
-        let y = area.bottom() - 1;
-        buffer.set_stringn(inner.x, y, &first, usize::from(inner.width), theme.dim());
-        let end = inner.right().saturating_sub(last.len() as u16);
-        if end > inner.x + first.len() as u16 {
-            buffer.set_string(end, y, &last, theme.dim());
-        }
-        let (middle, word) = (inner.x + (inner.width / 2).saturating_sub(2), "step");
-        if middle > inner.x + first.len() as u16 && middle + 4 < end {
-            buffer.set_string(middle, y, word, theme.dim());
-        }
-    }
-
-    /// The horizontal position of a step among `width` places.
-    fn place(&self, step: u64, width: usize) -> usize {
-        let span = self.steps.1.saturating_sub(self.steps.0).max(1);
-        let at = step.saturating_sub(self.steps.0).min(span);
-        (at as f64 / span as f64 * (width.saturating_sub(1)) as f64).round() as usize
+        draw_steps(self.steps, area, inner, buffer, theme);
     }
 
     fn draw_line(&self, inner: Rect, (low, high): (f64, f64), buffer: &mut Buffer, theme: Theme) {
-        let (across, down) = if theme.unicode { (2, 4) } else { (1, 1) };
-        let (width, height) = (usize::from(inner.width) * across, usize::from(inner.height) * down);
+        let mut dots = Dots::new(usize::from(inner.width), usize::from(inner.height), theme);
+        let (width, height, style) = (dots.width(), dots.height(), theme.line());
         let row = |value: f64| ((high - value) / (high - low) * (height - 1) as f64).round() as usize;
-        let mut dots = vec![false; width * height];
         let mut previous: Option<(usize, usize)> = None;
         for &(step, value) in self.points {
-            let (x, y) = (self.place(step, width), row(value).min(height - 1));
+            let (x, y) = (place(step, self.steps, width), row(value).min(height - 1));
             let (from_x, from_y) = previous.unwrap_or((x, y));
             for between in from_x..=x {
                 // A staircase runs level to the new step; a slope is drawn straight.
                 let level = if self.stairs || x == from_x { from_y } else { slope(from_x, from_y, x, y, between) };
-                dots[level * width + between] = true;
+                dots.set(between, level, style);
             }
-            (from_y.min(y)..=from_y.max(y))
-                .filter(|_| self.stairs || x == from_x)
-                .for_each(|y| dots[y * width + x] = true);
+            if self.stairs || x == from_x {
+                dots.rise(x, from_y, y, style);
+            }
             previous = Some((x, y));
         }
-        paint(&dots, width, (across, down), inner, buffer, theme);
+        dots.paint(inner, buffer, theme);
     }
 
     fn draw_marks(&self, inner: Rect, y: u16, (steps, symbol, style): (&[u64], &str, Style), buffer: &mut Buffer) {
         for &step in steps {
-            let x = self.place(step, usize::from(inner.width)) as u16;
+            let x = place(step, self.steps, usize::from(inner.width)) as u16;
             buffer.set_string(inner.x + x, y, symbol, style);
         }
     }
 }
 
-fn slope(from_x: usize, from_y: usize, x: usize, y: usize, at: usize) -> usize {
-    let part = (at - from_x) as f64 / (x - from_x) as f64;
-    (from_y as f64 + (y as f64 - from_y as f64) * part).round() as usize
+/// Writes the first and the last step below a chart.
+pub fn draw_steps(steps: (u64, u64), area: Rect, inner: Rect, buffer: &mut Buffer, theme: Theme) {
+    let (first, last) = (steps.0.to_string(), steps.1.to_string());
+    let y = area.bottom() - 1;
+    buffer.set_stringn(inner.x, y, &first, usize::from(inner.width), theme.dim());
+    let end = inner.right().saturating_sub(last.len() as u16);
+    if end > inner.x + first.len() as u16 {
+        buffer.set_string(end, y, &last, theme.dim());
+    }
+    let (middle, word) = (inner.x + (inner.width / 2).saturating_sub(2), "step");
+    if middle > inner.x + first.len() as u16 && middle + 4 < end {
+        buffer.set_string(middle, y, word, theme.dim());
+    }
 }
 
-/// Turns dots into characters: a braille cell holds two dots across and four down.
-fn paint(dots: &[bool], width: usize, (across, down): (usize, usize), inner: Rect, buffer: &mut Buffer, theme: Theme) {
-    /// The bit of each dot of a braille cell, by row and column.
-    const BITS: [[u32; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
-    for y in 0..usize::from(inner.height) {
-        for x in 0..usize::from(inner.width) {
-            let cells = (0..down).flat_map(|dy| (0..across).map(move |dx| (dx, dy)));
-            let bits: u32 = cells
-                .filter(|(dx, dy)| dots[(y * down + dy) * width + x * across + dx])
-                .map(|(dx, dy)| BITS[dy][dx])
-                .sum();
-            if bits == 0 {
-                continue;
-            }
-            let symbol = if theme.unicode { char::from_u32(0x2800 + bits).unwrap_or('*') } else { '*' };
-            buffer.set_string(inner.x + x as u16, inner.y + y as u16, symbol.to_string(), theme.line());
-        }
-    }
+/// The horizontal position of a step among `width` places.
+pub fn place(step: u64, (first, last): (u64, u64), width: usize) -> usize {
+    let span = last.saturating_sub(first).max(1);
+    let at = step.saturating_sub(first).min(span);
+    (at as f64 / span as f64 * (width.saturating_sub(1)) as f64).round() as usize
+}
+
+/// The height at `at` of a straight line between two points.
+pub fn slope(from_x: usize, from_y: usize, x: usize, y: usize, at: usize) -> usize {
+    let part = (at - from_x) as f64 / (x - from_x) as f64;
+    (from_y as f64 + (y as f64 - from_y as f64) * part).round() as usize
 }

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::rules::Severity;
-use crate::tui::state::Zone;
+use crate::tui::state::{Quantity, Zone};
 
 /// What the terminal can show. Nothing is said by colour alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,16 @@ impl Theme {
     /// A line in a chart.
     pub fn line(self) -> Style {
         self.coloured(Color::Cyan, Modifier::empty())
+    }
+
+    /// The line of a quantity in a chart of several.
+    pub fn quantity(self, quantity: Quantity) -> Style {
+        let colour = match quantity {
+            Quantity::Activation => Color::Cyan,
+            Quantity::Gradient => Color::Yellow,
+            Quantity::Update => Color::Magenta,
+        };
+        self.coloured(colour, Modifier::empty())
     }
 
     /// A key in the footer.

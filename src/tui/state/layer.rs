@@ -1,0 +1,226 @@
+//! One layer over the whole run: what the layer view shows beside its row in the table.
+
+use crate::aggregate::{Aggregate, MagnitudeHistogram, Maxima, Sample, SiteSummary};
+use crate::numerics::Format;
+use crate::observation::{Probe, Site};
+use crate::scan::Dtype;
+
+use super::zones::{Edges, Spread};
+
+/// One tensor of a layer.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Where it was observed.
+    pub site: Site,
+    /// The latest scans, at most [`SiteSummary::WINDOW`] of each rank.
+    pub recent: Spread,
+    /// All scans; of a gradient those without a non-finite element, which say nothing of its range.
+    pub run: Spread,
+    /// Scans of the run, and those of them with a non-finite element.
+    pub scans: (u64, u64),
+    /// Its zones.
+    pub edges: Option<Edges>,
+    /// Largest magnitude of each step.
+    pub largest: MagnitudeHistogram,
+    /// Smallest non-zero magnitude of each step: of activations.
+    pub smallest: MagnitudeHistogram,
+    /// Largest magnitude over time.
+    pub maxima: Maxima,
+    /// The loss scale that the latest scan of a gradient carried.
+    pub loss_scale: Option<f64>,
+}
+
+impl Tensor {
+    fn new(summary: &SiteSummary) -> Self {
+        let mut recent = Spread::default();
+        summary.recent.iter().for_each(|sample| recent.merge(&spread_of(sample)));
+        let scaled = summary.latest().filter(|_| summary.site.probe.is_gradient());
+        Self {
+            site: summary.site.clone(),
+            recent,
+            run: spread_of_the_run(summary),
+            scans: (summary.samples, summary.non_finite_samples),
+            edges: Edges::of(&summary.site),
+            largest: summary.step_max.clone(),
+            smallest: summary.step_min.clone(),
+            maxima: summary.maxima.clone(),
+            loss_scale: scaled.and_then(|sample| sample.loss_scale),
+        }
+    }
+
+    /// Adds what another rank saw of the same tensor.
+    fn merge(&mut self, other: Self) {
+        self.recent.merge(&other.recent);
+        self.run.merge(&other.run);
+        self.scans = (self.scans.0 + other.scans.0, self.scans.1 + other.scans.1);
+        self.largest.merge(&other.largest);
+        self.smallest.merge(&other.smallest);
+        self.maxima.merge(&other.maxima);
+        self.loss_scale = self.loss_scale.or(other.loss_scale);
+    }
+
+    /// The name within its layer: `relu#2`, `weight`.
+    pub fn name(&self) -> &str {
+        if self.site.tensor.is_empty() { &self.site.operator } else { &self.site.tensor }
+    }
+}
+
+fn spread_of(sample: &Sample) -> Spread {
+    let stats = &sample.stats;
+    Spread {
+        exponents: stats.exponents.clone(),
+        count: stats.count,
+        zeros: stats.zeros,
+        nan: stats.nan,
+        inf: stats.pos_inf + stats.neg_inf,
+        scans: 1,
+    }
+}
+
+fn spread_of_the_run(summary: &SiteSummary) -> Spread {
+    // Of a scan whose exponents are left out the infinities are too: they would be a share of nothing.
+    let left_out = summary.site.probe.is_gradient();
+    let (nan, inf) = if left_out { (0, 0) } else { (summary.nan, summary.inf) };
+    let scans = summary.samples - if left_out { summary.non_finite_samples } else { 0 };
+    Spread { exponents: summary.exponents.clone(), count: summary.count, zeros: summary.zeros, nan, inf, scans }
+}
+
+/// A quantity of a layer that is followed over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// The largest activation.
+    Activation,
+    /// The largest gradient as it was held, times the loss scale.
+    Gradient,
+    /// The largest change of a parameter.
+    Update,
+}
+
+impl Quantity {
+    /// All, in the order in which they are named.
+    pub const ALL: [Quantity; 3] = [Quantity::Activation, Quantity::Gradient, Quantity::Update];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantity::Activation => "activation",
+            Quantity::Gradient => "gradient",
+            Quantity::Update => "update",
+        }
+    }
+}
+
+/// One layer over the whole run, of one rank or of all.
+#[derive(Clone, Debug)]
+pub struct LayerDetail {
+    /// Dotted path; empty for the root.
+    pub path: String,
+    /// Its tensors, in the order of the recording.
+    pub tensors: Vec<Tensor>,
+    /// The largest magnitude of each quantity over time; those that were never seen are empty. Of several tensors the largest at each step.
+    pub maxima: [(Quantity, Maxima); 3],
+}
+
+impl LayerDetail {
+    /// What the ranks of a run saw of a layer.
+    pub fn new<'a>(path: &str, ranks: impl IntoIterator<Item = &'a Aggregate>) -> Self {
+        let mut tensors: Vec<Tensor> = Vec::new();
+        for aggregate in ranks {
+            let here = aggregate.sites.iter().filter(|summary| summary.site.layer == path);
+            for tensor in here.map(Tensor::new) {
+                match tensors.iter_mut().find(|known| known.site == tensor.site) {
+                    Some(known) => known.merge(tensor),
+                    None => tensors.push(tensor),
+                }
+            }
+        }
+        let maxima = Quantity::ALL.map(|quantity| (quantity, largest(&tensors, quantity)));
+        Self { path: path.to_owned(), tensors, maxima }
+    }
+
+    /// A layer of which only this is known.
+    #[cfg(test)]
+    pub fn of_maxima(maxima: [(Quantity, Maxima); 3]) -> Self {
+        Self { path: "fc".into(), tensors: Vec::new(), maxima }
+    }
+
+    /// Whether the limits of FP16 say something of one of its tensors: it is held in FP16, or it is a gradient in FP32.
+    pub fn is_held_against_fp16(&self) -> bool {
+        let by_fp16 = |tensor: &Tensor| tensor.edges.as_ref().is_some_and(|edges| edges.format == Format::F16);
+        self.tensors.is_empty() || self.tensors.iter().any(by_fp16)
+    }
+
+    /// First and last step of the maxima.
+    pub fn steps(&self) -> Option<(u64, u64)> {
+        let covered = self.maxima.iter().filter_map(|(_, maxima)| maxima.steps());
+        covered.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// The tensors that stand for a quantity. Of activations and gradients those held in FP16, which the thresholds are of; where there is none, all.
+fn largest(tensors: &[Tensor], quantity: Quantity) -> Maxima {
+    let stands = |t: &&Tensor| match quantity {
+        Quantity::Activation => t.site.probe == Probe::Activation,
+        Quantity::Gradient => t.site.probe.is_gradient() && t.site.probe != Probe::CastGrad,
+        Quantity::Update => t.site.probe == Probe::Update,
+    };
+    let all: Vec<&Tensor> = tensors.iter().filter(stands).collect();
+    let in_fp16 = |t: &&&Tensor| t.site.dtype == Dtype::F16;
+    let narrowed = quantity != Quantity::Update && all.iter().any(|t| in_fp16(&t));
+    let mut maxima = Maxima::default();
+    all.iter().filter(|t| !narrowed || in_fp16(t)).for_each(|t| maxima.raise(&t.maxima));
+    maxima
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tui::testing::scenario::{Fault, records};
+
+    fn aggregate(steps: u64) -> Aggregate {
+        let mut aggregate = Aggregate::default();
+        records("r", Fault::None, steps, false).into_iter().for_each(|record| aggregate.apply(record));
+        aggregate
+    }
+
+    #[test]
+    fn a_layer_has_its_tensors_and_the_maxima_of_what_was_seen() {
+        let detail = LayerDetail::new("head", [&aggregate(40)]);
+        let kinds: Vec<Probe> = detail.tensors.iter().map(|tensor| tensor.site.probe).collect();
+        assert_eq!(kinds, [Probe::Activation, Probe::ActivationGrad, Probe::ParamGrad]);
+        assert_eq!(detail.steps(), Some((0, 39)));
+        let [(_, activation), (_, gradient), (_, update)] = &detail.maxima;
+        assert!(update.steps().is_none());
+        assert_eq!(activation.iter().next().and_then(|(_, s)| s.range()), Some((1536.0, 1536.0)));
+        assert_eq!(gradient.iter().filter(|(_, s)| s.non_finite > 0).count(), 2, "the calibration");
+    }
+
+    #[test]
+    fn infinities_of_scans_that_are_left_out_are_left_out_too() {
+        let detail = LayerDetail::new("head", [&aggregate(40)]);
+        let gradient = &detail.tensors[1];
+        assert_eq!((gradient.run.inf, gradient.run.scans, gradient.scans), (0, 38, (40, 2)));
+        assert!(gradient.recent.scans == 32 && detail.tensors[0].run.scans == 40);
+    }
+
+    #[test]
+    fn ranks_are_merged_tensor_by_tensor() {
+        let (a, b) = (aggregate(40), aggregate(60));
+        let (one, other) = (LayerDetail::new("head", [&a]), LayerDetail::new("head", [&b]));
+        let both = LayerDetail::new("head", [&a, &b]);
+        assert_eq!(both.tensors.len(), one.tensors.len());
+        for (i, tensor) in both.tensors.iter().enumerate() {
+            let (one, other) = (&one.tensors[i], &other.tensors[i]);
+            assert_eq!(tensor.run.count, one.run.count + other.run.count);
+            assert_eq!(tensor.run.exponents.total(), one.run.exponents.total() + other.run.exponents.total());
+            assert_eq!(tensor.largest.len(), one.largest.len() + other.largest.len());
+            assert_eq!(tensor.maxima.steps(), Some((0, 59)));
+        }
+    }
+
+    #[test]
+    fn a_layer_that_was_never_seen_is_empty() {
+        let detail = LayerDetail::new("nowhere", [&aggregate(3)]);
+        assert!(detail.tensors.is_empty() && detail.steps().is_none());
+    }
+}

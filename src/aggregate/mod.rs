@@ -1,5 +1,6 @@
 //! A run in bounded memory, whatever its length.
 
+mod losses;
 mod magnitude;
 mod maxima;
 mod non_finite;
@@ -7,7 +8,9 @@ mod scale_dynamics;
 mod site;
 mod starvation;
 mod timeline;
+mod weights;
 
+pub use losses::Losses;
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
@@ -15,6 +18,7 @@ pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
 pub use site::{Sample, SiteSummary};
 pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
+pub use weights::{Change, Copied, Weight, WeightStep, Weights};
 
 use crate::observation::{
     End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
@@ -38,6 +42,10 @@ pub struct Aggregate {
     pub scale_dynamics: ScaleDynamics,
     /// Where non-finite values begin, and how long they last.
     pub non_finite: NonFinite,
+    /// What the loss was at first, and lately.
+    pub losses: Losses,
+    /// How the optimizer moves the weights.
+    pub weights: Weights,
     /// What was sampled and what was lost.
     pub instrument: Instrument,
     /// The latest step, whole.
@@ -132,6 +140,7 @@ impl Aggregate {
     /// its observations are then unknown, never somebody else's.
     fn apply_site(&mut self, id: SiteId, site: Site) {
         if id.0 as usize == self.sites.len() {
+            self.weights.add_site(&site, self.run.as_ref());
             self.sites.push(SiteSummary::new(site));
         }
     }
@@ -169,6 +178,8 @@ impl Aggregate {
         if step.tier == Tier::Full {
             self.instrument.last_full_step = Some(step.index);
         }
+        self.losses.push(&step);
+        self.weights.push(&step, &self.sites);
         self.timeline.push(&step);
         self.latest = Some(step);
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::magnitude::MagnitudeHistogram;
 use super::maxima::Maxima;
 use crate::numerics::Underflow;
-use crate::observation::{Observation, Probe, Site, SiteId, Step};
+use crate::observation::{Observation, Probe, Rounding, Site, SiteId, Step};
 use crate::scan::{ExponentHistogram, Stats};
 
 /// One site at one step.
@@ -63,6 +63,8 @@ pub struct SiteSummary {
     pub step_min: MagnitudeHistogram,
     /// Largest magnitude over time, as it was held: of all but buffers.
     pub maxima: Maxima,
+    /// What low precision did to the steps of the whole run, summed; `None` where there was nothing to say.
+    pub rounding: Option<Box<Rounding>>,
     /// The recent past, oldest first: at most [`SiteSummary::WINDOW`] samples, one a step.
     pub recent: VecDeque<Sample>,
 }
@@ -90,6 +92,7 @@ impl SiteSummary {
             step_min: MagnitudeHistogram::default(),
             maxima: Maxima::default(),
             exponents: ExponentHistogram::default(),
+            rounding: None,
             recent: VecDeque::new(),
         }
     }
@@ -125,6 +128,9 @@ impl SiteSummary {
         self.count_extremes(stats);
         if self.site.probe != Probe::Buffer {
             self.maxima.push(step.index, stats.max_abs, stats.non_finite() > 0);
+        }
+        if let Some(rounding) = &observation.rounding {
+            self.rounding.get_or_insert_default().merge(rounding);
         }
         self.remember(Sample {
             step: step.index,

@@ -149,6 +149,12 @@ impl StepBuilder<'_> {
         self
     }
 
+    /// Sets the learning rate.
+    pub fn lr(&mut self, lr: f64) -> &mut Self {
+        self.step.lr = Some(lr);
+        self
+    }
+
     /// Sets the loss scale of this step's backward.
     pub fn loss_scale(&mut self, scale: f64) -> &mut Self {
         self.step.loss_scale = Some(scale);

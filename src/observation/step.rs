@@ -30,6 +30,21 @@ pub struct Rounding {
     pub unlike_master: Option<u64>,
 }
 
+impl Rounding {
+    /// Adds another step's; `unlike_master` becomes a sum over the steps, which stops at `u64::MAX`.
+    pub fn merge(&mut self, other: &Self) {
+        let mine = [&mut self.stepped, &mut self.without_masters, &mut self.decay];
+        for (mine, other) in mine.into_iter().zip([other.stepped, other.without_masters, other.decay]) {
+            if let Some(other) = other {
+                mine.get_or_insert_default().merge(&other);
+            }
+        }
+        if let Some(unlike) = other.unlike_master {
+            self.unlike_master = Some(self.unlike_master.unwrap_or(0).saturating_add(unlike));
+        }
+    }
+}
+
 /// The statistics of one tensor at one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {

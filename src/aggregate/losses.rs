@@ -1,0 +1,101 @@
+//! What the loss was at first, and lately.
+
+use std::collections::VecDeque;
+
+use crate::observation::Step;
+
+/// The first losses of the run and the latest; steps without one are not in it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Losses {
+    /// The first finite losses, at most [`Losses::FIRST`].
+    pub first: Vec<f64>,
+    /// The latest losses with their steps, oldest first, non-finite ones too: at most [`Losses::WINDOW`].
+    pub recent: VecDeque<(u64, f64)>,
+}
+
+impl Losses {
+    /// Losses kept of the beginning.
+    pub const FIRST: usize = 3;
+    /// Losses kept of the recent past.
+    pub const WINDOW: usize = 64;
+    /// Losses that are taken together for the present one, since a single batch says little.
+    const PRESENT: usize = 8;
+
+    /// What the loss began with: the median of the first ones; `None` before the first.
+    pub fn initial(&self) -> Option<f64> {
+        median(self.first.iter().copied())
+    }
+
+    /// What it is now: the median of the latest finite ones; `None` where there is none.
+    pub fn present(&self) -> Option<f64> {
+        median(self.recent.iter().rev().map(|&(_, loss)| loss).filter(|loss| loss.is_finite()).take(Self::PRESENT))
+    }
+
+    /// Whether the loss has come down to this share of what it began with; `None` where there is no loss, or it began at 0 or below, where
+    /// shares mean nothing.
+    pub fn has_fallen_to(&self, share: f64) -> Option<bool> {
+        let initial = self.initial().filter(|&initial| initial > 0.0)?;
+        self.present().map(|present| present <= share * initial)
+    }
+
+    pub(super) fn push(&mut self, step: &Step) {
+        let Some(loss) = step.loss else { return };
+        if loss.is_finite() && self.first.len() < Self::FIRST {
+            self.first.push(loss);
+        }
+        if self.recent.len() == Self::WINDOW {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((step.index, loss));
+    }
+}
+
+/// The lower of the two middle ones where their number is even; `None` of nothing.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn losses(values: &[f64]) -> Losses {
+        let mut losses = Losses::default();
+        for (step, &loss) in values.iter().enumerate() {
+            losses.push(&Step {
+                index: step as u64,
+                time_ns: 0,
+                tier: crate::observation::Tier::Off,
+                observations: Vec::new(),
+                loss: Some(loss),
+                loss_scale: None,
+                scaler: Vec::new(),
+                lr: None,
+                metrics: Vec::new(),
+                cost: Default::default(),
+            });
+        }
+        losses
+    }
+
+    #[test]
+    fn one_batch_is_neither_the_beginning_nor_the_present() {
+        let l = losses(&[2.3, 9.0, 2.2, 1.0, 1.0, 1.0, 40.0, f64::NAN, 1.0]);
+        assert_eq!((l.initial(), l.present()), (Some(2.3), Some(1.0)));
+        assert_eq!((l.has_fallen_to(0.5), l.has_fallen_to(0.4)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn of_a_loss_that_is_not_positive_no_share_is_taken() {
+        assert_eq!(losses(&[-1.0, -2.0]).has_fallen_to(0.5), None);
+        assert_eq!(losses(&[f64::NAN]).present(), None);
+        assert_eq!(Losses::default().initial(), None);
+    }
+
+    #[test]
+    fn the_recent_past_is_bounded() {
+        assert_eq!(losses(&[1.0; 1000]).recent.len(), Losses::WINDOW);
+    }
+}

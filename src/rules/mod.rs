@@ -5,10 +5,13 @@
 mod activation_near_overflow;
 mod activation_overflow;
 mod blind_spots;
+mod broken_masters;
+mod dead_updates;
 mod diagnosis;
 mod finding;
 mod gradient_overflow;
 mod gradient_underflow;
+mod lost_weight_decay;
 mod non_finite_origin;
 mod nothing_observed;
 mod registry;
@@ -23,6 +26,9 @@ mod scale_thrash;
 #[cfg(test)]
 mod silence;
 mod text;
+mod update_advice;
+mod updates_below_normal;
+mod vanishing_eps;
 
 pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};

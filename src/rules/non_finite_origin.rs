@@ -29,10 +29,11 @@
 //! ## When it stays silent
 //!
 //! On a gradient that is not finite and reaches no parameter: the scaler found all of them finite. On calibration and on a scaler that probes its ceiling: FP16 gradients that overflow and recover. On -inf that a mask put there, as long as
-//! nothing is made of it. On everything that follows from an origin already known: later layers, ruined weights, later steps.
+//! nothing is made of it. On everything that follows from an origin already known: later layers, ruined weights, later
+//! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so.
 
 use super::text::{base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Rule, RuleInfo, Severity, Verdict, vanishing_eps};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
 use crate::observation::{Probe, ScalerEvent, Site, SiteId, Tier};
 
@@ -174,7 +175,8 @@ fn brought_in(aggregate: &Aggregate) -> Option<Firing> {
     })
 }
 
-fn has_ruined_parameter(aggregate: &Aggregate) -> bool {
+/// Whether a parameter is not finite: then all that forward and backward make of it is a consequence.
+pub(super) fn has_ruined_parameter(aggregate: &Aggregate) -> bool {
     aggregate.sites.iter().any(|s| s.site.probe == Probe::Param && s.latest().is_some_and(|l| l.stats.non_finite() > 0))
 }
 
@@ -182,7 +184,7 @@ fn has_ruined_parameter(aggregate: &Aggregate) -> bool {
 fn parameter(aggregate: &Aggregate) -> Option<Firing> {
     let nf = &aggregate.non_finite;
     let (id, fresh) = nf.latest.parameter?;
-    if !fresh || nf.first_origin.is_some() {
+    if !fresh || nf.first_origin.is_some() || vanishing_eps::fires(aggregate) {
         return None;
     }
     let site = &aggregate.site(id)?.site;

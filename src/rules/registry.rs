@@ -1,8 +1,9 @@
 //! The table of rules, and how one is found.
 
 use super::{
-    Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, gradient_overflow, gradient_underflow,
-    non_finite_origin, nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
+    Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, broken_masters, dead_updates,
+    gradient_overflow, gradient_underflow, lost_weight_decay, non_finite_origin, nothing_observed, scale_floor,
+    scale_jump, scale_ratchet, scale_runaway, scale_thrash, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.
@@ -19,6 +20,11 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &scale_floor::ScaleFloor,
         &scale_runaway::ScaleRunaway,
         &scale_jump::ScaleJump,
+        &dead_updates::DeadUpdates,
+        &updates_below_normal::UpdatesBelowNormal,
+        &lost_weight_decay::LostWeightDecay,
+        &broken_masters::BrokenMasters,
+        &vanishing_eps::VanishingEps,
         &non_finite_origin::NonFiniteOrigin,
     ]
 }
@@ -56,6 +62,11 @@ mod tests {
         AMP303 scale-floor error
         AMP304 scale-runaway info
         AMP306 scale-jump warning
+        AMP401 dead-updates error
+        AMP402 updates-below-normal warning
+        AMP404 lost-weight-decay warning
+        AMP405 broken-masters error
+        AMP407 vanishing-eps error
         AMP501 non-finite-origin error
         ");
     }

@@ -22,7 +22,8 @@
 //! ## When it stays silent
 //!
 //! Where another rule names the cause, for then this is what follows from it: `activation-overflow`, `non-finite-origin`, `gradient-overflow` and
-//! `scale-ratchet`. On a scale that was set below 1, and on a static one. On calibration that ends at the floor or above.
+//! `scale-ratchet`. On NaN that comes out of ruined weights. On a scale that was set below 1, and on a static one. On calibration that ends at the
+//! floor or above.
 
 use super::text::{counted, layer_name, measured, scale};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
@@ -78,7 +79,7 @@ fn is_explained(aggregate: &Aggregate) -> bool {
     ];
     let fires = |rule: &&dyn Rule| rule.check(aggregate).iter().any(|v| *v != Verdict::Quiet);
     let waits = aggregate.instrument.full_steps > 0 && aggregate.latest.as_ref().is_none_or(|s| s.tier != Tier::Full);
-    waits || causes.iter().any(fires)
+    waits || non_finite_origin::has_ruined_parameter(aggregate) || causes.iter().any(fires)
 }
 
 fn held(aggregate: &Aggregate) -> Option<Firing> {

@@ -153,8 +153,10 @@ fn the_decay_of_adamw_is_told_apart_from_the_rest() {
     }
 }
 
+type Build = Box<dyn FnOnce(&VarStore) -> Optimizer>;
+
 /// The optimizers of tch, at learning rates whose updates FP16 holds well.
-fn optimizers() -> Vec<(&'static str, Box<dyn FnOnce(&VarStore) -> Optimizer>)> {
+fn optimizers() -> Vec<(&'static str, Build)> {
     vec![
         ("sgd", Box::new(|vs| nn::Sgd::default().build(vs, 0.5).unwrap())),
         ("nesterov", Box::new(|vs| nn::sgd(0.9, 0.0, 0.01, true).build(vs, 0.5).unwrap())),

@@ -14,6 +14,7 @@
 #include <torch/version.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -39,10 +40,29 @@ void fail_if_planted(int callback) {
 // The observer's side of the border, shared with hooks that may outlive the observer itself.
 struct Attachment {
   void* handle;
+  // Time in callbacks since it was last taken, both sides of the border together.
+  std::atomic<uint64_t> spent_ns{0};
   explicit Attachment(void* h) : handle(h) {}
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;
   ~Attachment() { ampd_release_attachment(handle); }
+};
+
+// Adds the time from here to the end of the scope to what the attachment has cost.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Attachment& attachment) : attachment_(attachment), began_(std::chrono::steady_clock::now()) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    const auto spent = std::chrono::steady_clock::now() - began_;
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
+    attachment_.spent_ns.fetch_add(static_cast<uint64_t>(ns), std::memory_order_relaxed);
+  }
+
+ private:
+  Attachment& attachment_;
+  std::chrono::steady_clock::time_point began_;
 };
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
@@ -155,6 +175,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   Thread& t = thread();
   Observer observer = observer_of(t);
   if (!observer || !observer->active.load(std::memory_order_relaxed)) return nullptr;
+  const Stopwatch stopwatch(*observer->attachment);
   auto context = std::make_unique<Context>();
   try {
     const char* name = fn.name();
@@ -194,6 +215,7 @@ void add_hook(const Observer& observer, const at::Tensor& output, uint64_t token
   std::shared_ptr<Attachment> attachment = observer->attachment;
   // LibTorch takes any throw in a hook for a failure of the user's backward.
   output.register_hook([attachment, token](const at::TensorBase& base) {
+    const Stopwatch stopwatch(*attachment);
     try {
       const at::Tensor gradient(base);
       ampd_tensor described;
@@ -234,6 +256,7 @@ void report_end(const Observer& observer, const at::RecordFunction& fn) {
 void on_end(const at::RecordFunction& fn, at::ObserverContext* raw) {
   auto* context = static_cast<Context*>(raw);
   if (context == nullptr || !context->observer) return;
+  const Stopwatch stopwatch(*context->observer->attachment);
   Thread& t = thread();
   if (context->evaluates) {
     t.backward--;
@@ -335,6 +358,10 @@ void ampd_observer_remove(ampd_observer* observer) {
     t.observer.reset();
   }
   delete observer;
+}
+
+uint64_t ampd_observer_take_ns(ampd_observer* observer) {
+  return observer->watch->attachment->spent_ns.exchange(0, std::memory_order_relaxed);
 }
 
 const char* ampd_framework_version(void) { return TORCH_VERSION; }

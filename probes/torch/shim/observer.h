@@ -57,6 +57,8 @@ ampd_observer* ampd_observer_install(void* attachment);
 int ampd_observer_enable(ampd_observer* observer, int enabled);
 // Called between steps: lets go of the storages remembered in the step, and looks whether another profiler is at work.
 void ampd_observer_step(ampd_observer* observer);
+// Nanoseconds spent in callbacks since the last call, on both sides of the border, on all threads.
+uint64_t ampd_observer_take_ns(ampd_observer* observer);
 // Ends observing and frees the observer. From another thread than the one observed, what is registered there stays, inert.
 void ampd_observer_remove(ampd_observer* observer);
 // Whether any observer is at work on the calling thread.

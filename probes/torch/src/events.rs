@@ -18,7 +18,7 @@ pub(crate) enum Signal {
     Config(ScalerConfig),
     /// Something it did.
     Event(ScalerEvent),
-    /// A model has master weights: before its first gradients are pulled, and again when a listener has joined since.
+    /// A model has master weights: when they are made, and again to a listener that joins later.
     Masters(Masters),
 }
 
@@ -36,6 +36,9 @@ impl PartialEq for Masters {
     }
 }
 
+/// Master weights that were made on this thread, held weakly.
+type MadeMasters = (Weak<Mutex<Variables>>, Weak<Mutex<Variables>>);
+
 /// Who hears the scalers of a thread.
 pub(crate) trait Listener {
     /// Called on the training thread, inside the scaler's call.
@@ -44,6 +47,7 @@ pub(crate) trait Listener {
 
 thread_local! {
     static LISTENERS: RefCell<Vec<Weak<dyn Listener>>> = const { RefCell::new(Vec::new()) };
+    static MASTERS: RefCell<Vec<MadeMasters>> = const { RefCell::new(Vec::new()) };
     static GENERATION: Cell<u64> = const { Cell::new(0) };
     static INSIDE_SCALER: Cell<bool> = const { Cell::new(false) };
 }
@@ -67,6 +71,24 @@ pub(crate) fn emit(event: ScalerEvent) {
 /// Tells a scaler's settings to whoever listens on this thread.
 pub(crate) fn emit_config(config: &ScalerConfig) {
     tell(|| Signal::Config(config.clone()));
+}
+
+/// Remembers, for whoever listens later, that a model has copies.
+pub(crate) fn remember_masters(masters: &Masters) {
+    let made = (Arc::downgrade(&masters.model), Arc::downgrade(&masters.copies));
+    let _ = MASTERS.try_with(|all| all.borrow_mut().push(made));
+}
+
+/// The master weights made on this thread whose model and copies both live.
+pub(crate) fn living_masters() -> Vec<Masters> {
+    let alive = |all: &RefCell<Vec<MadeMasters>>| {
+        let mut all = all.borrow_mut();
+        all.retain(|(model, copies)| model.strong_count() > 0 && copies.strong_count() > 0);
+        all.iter()
+            .filter_map(|(model, copies)| Some(Masters { model: model.upgrade()?, copies: copies.upgrade()? }))
+            .collect()
+    };
+    MASTERS.try_with(alive).unwrap_or_default()
 }
 
 /// Tells whoever listens on this thread which copies a model has.

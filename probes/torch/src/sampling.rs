@@ -9,20 +9,28 @@ const AFTERMATH: u32 = 3;
 /// for ever.
 const MAX_AFTERMATH: u32 = 12;
 
-/// Weight of the latest step in the running means of the times.
+/// Weight of the latest step in the running mean of what a full step costs.
 const SMOOTHING: f64 = 0.2;
+
+/// A full step that took longer than this many usual ones was held up by something else, and is booked as this many.
+const MOST_BOOKED: f64 = 4.0;
 
 /// Chooses the full steps. A function of what it was told: it reads no clock.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     sampling: Sampling,
-    /// The step at which the next full one is due.
-    due: u64,
+    account: Account,
     aftermath: u32,
     in_a_row: u32,
-    /// Running means of an unwatched step's and of a full step's probe time, in nanoseconds.
-    step_ns: Option<f64>,
-    probe_ns: Option<f64>,
+}
+
+/// What was earned by training and spent on watching, under a budget: every step earns its share, every full one spends what it cost.
+#[derive(Debug, Default)]
+struct Account {
+    /// Nanoseconds that may still be spent; below 0 in debt.
+    balance: f64,
+    /// Running mean of what a full step costs, in nanoseconds.
+    full_ns: Option<f64>,
 }
 
 /// What a step was like.
@@ -39,7 +47,7 @@ pub(crate) struct StepFacts {
 
 impl Sampler {
     pub(crate) fn new(sampling: Sampling) -> Self {
-        Self { sampling, due: 0, aftermath: 0, in_a_row: 0, step_ns: None, probe_ns: None }
+        Self { sampling, account: Account::default(), aftermath: 0, in_a_row: 0 }
     }
 
     /// Whether the very first step is full.
@@ -49,18 +57,17 @@ impl Sampler {
 
     /// Whether the step after this one is full.
     pub(crate) fn next(&mut self, step: StepFacts) -> bool {
-        self.learn(step);
-        let next = step.index + 1;
-        if matches!(self.sampling, Sampling::Off) {
-            return false;
-        }
-        if step.full && next > self.due {
-            self.due = step.index + self.spacing();
-        }
         self.watch_aftermath(step.alarming);
-        let full = next >= self.due || self.aftermath > 0;
+        let aftermath = self.aftermath > 0;
         self.aftermath = self.aftermath.saturating_sub(1);
-        full
+        match self.sampling {
+            Sampling::Off => false,
+            Sampling::Every(n) => (step.index + 1) % n.max(1) == 0 || aftermath,
+            Sampling::Budget(share) => {
+                self.account.book(step, share);
+                self.account.is_even() || aftermath && self.account.has_credit()
+            }
+        }
     }
 
     fn watch_aftermath(&mut self, alarming: bool) {
@@ -71,28 +78,28 @@ impl Sampler {
             self.aftermath = AFTERMATH;
         }
     }
+}
 
-    fn learn(&mut self, step: StepFacts) {
-        let mean =
-            |old: Option<f64>, new: u64| Some(old.map_or(new as f64, |old| old + SMOOTHING * (new as f64 - old)));
-        // The first step warms up: it stands in only until there is another.
-        self.step_ns = if step.index <= 1 { Some(step.work_ns as f64) } else { mean(self.step_ns, step.work_ns) };
+impl Account {
+    fn book(&mut self, step: StepFacts, share: f64) {
+        let mut spent = step.probe_ns as f64;
         if step.full {
-            self.probe_ns = mean(self.probe_ns, step.probe_ns);
+            let usual = self.full_ns.unwrap_or(spent);
+            // The first step warms up: it stands in only until there is another.
+            self.full_ns = Some(if step.index <= 1 { spent } else { usual + SMOOTHING * (spent - usual) });
+            spent = spent.min(MOST_BOOKED * usual);
         }
+        // The share is one of the time of the training alone. What is not spent is not saved: full steps stay evenly spaced.
+        self.balance = (self.balance + share * step.work_ns as f64 - spent).min(0.0);
     }
 
-    /// Steps from one full step to the next.
-    fn spacing(&self) -> u64 {
-        match self.sampling {
-            Sampling::Every(n) => n.max(1),
-            Sampling::Off => u64::MAX,
-            Sampling::Budget(share) => {
-                let (Some(step), Some(probe)) = (self.step_ns, self.probe_ns) else { return 1 };
-                // probe / (n * step) <= share
-                (probe / (share.max(1e-6) * step.max(1.0))).ceil().clamp(1.0, 1e6) as u64
-            }
-        }
+    fn is_even(&self) -> bool {
+        self.balance >= 0.0
+    }
+
+    /// Events may be followed on credit, up to the longest aftermath; then what it cost is earned first.
+    fn has_credit(&self) -> bool {
+        self.full_ns.is_none_or(|full| -self.balance < f64::from(MAX_AFTERMATH) * full)
     }
 }
 
@@ -132,6 +139,47 @@ mod tests {
     fn a_budget_spaces_full_steps_by_what_they_cost() {
         // 20 % of a step at 2 %: one step in ten.
         assert_eq!(full_steps(Sampling::Budget(0.02), 35), [0, 10, 20, 30]);
+    }
+
+    /// The share of the training's time that watching took in `steps` steps, every `alarm`-th of them alarming.
+    fn cost(share: f64, steps: u64, alarm: u64, probe_ns: impl Fn(u64) -> u64) -> f64 {
+        let mut sampler = Sampler::new(Sampling::Budget(share));
+        let mut full = sampler.first();
+        let (mut work, mut probe) = (0, 0);
+        for index in 0..steps {
+            let probe_ns = if full { probe_ns(index) } else { 500 };
+            let step = StepFacts { index, full, work_ns: 1_000_000, probe_ns, alarming: index % alarm == alarm - 1 };
+            (work, probe) = (work + step.work_ns, probe + probe_ns);
+            full = sampler.next(step);
+        }
+        probe as f64 / work as f64
+    }
+
+    #[test]
+    fn a_budget_is_kept_however_often_something_alarming_comes() {
+        for alarm in [u64::MAX, 1000, 50, 10, 3, 1] {
+            let cost = cost(0.02, 20_000, alarm, |_| 200_000);
+            assert!((0.015..0.0203).contains(&cost), "every {alarm}: {cost}");
+        }
+    }
+
+    #[test]
+    fn a_budget_follows_what_a_full_step_costs() {
+        let cost = cost(0.02, 20_000, u64::MAX, |index| if index < 10_000 { 100_000 } else { 3_000_000 });
+        assert!((0.015..0.0203).contains(&cost), "{cost}");
+    }
+
+    #[test]
+    fn a_step_that_was_held_up_does_not_end_the_watching() {
+        let mut sampler = Sampler::new(Sampling::Budget(0.02));
+        let mut full = sampler.first();
+        let mut seen = Vec::new();
+        for index in 0..200 {
+            seen.extend(full.then_some(index));
+            let held_up = StepFacts { probe_ns: 2_000_000_000, ..facts(index, full) };
+            full = sampler.next(if index == 10 { held_up } else { facts(index, full) });
+        }
+        assert_eq!(seen[..5], [0, 10, 50, 60, 70]);
     }
 
     #[test]

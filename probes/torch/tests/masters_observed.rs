@@ -171,3 +171,19 @@ fn a_doctor_attached_later_hears_of_the_copies_at_the_next_step() {
     });
     assert_eq!(sites(&run, 0, Probe::Update), [], "copies of a model that is not observed are none of its business");
 }
+
+#[test]
+fn copies_that_are_never_pulled_to_are_known_all_the_same() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (vs, net) = model();
+    let masters = MasterWeights::new(&vs).unwrap();
+    let mut stray = nn::Sgd::default().build(&vs, 0.1).unwrap();
+    let (_, run) = under(Doctor::builder().every(1), &[&vs], |doctor| {
+        let loss = loss(&net);
+        stray.backward_step(&loss);
+        doctor.step(&loss);
+    });
+    assert_eq!(sites(&run, 0, Probe::Update), all("", &[Dtype::F16]), "the model is stepped");
+    assert_eq!(sites(&run, 0, Probe::Param), all("", &[Dtype::F16, Dtype::F32]), "beside its copies");
+    drop(masters);
+}

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ampdoctor::observation::{Cost, EndReason, Note, NoteKind, Sampling, Step, Tier};
 use ampdoctor::recording::Recorder;
 
-use crate::events;
+use crate::events::{self, Listener, Signal};
 use crate::observer::{Attachment, Observer, StepTrace};
 use crate::report::RunReport;
 use crate::sampling::{Sampler, StepFacts};
@@ -41,6 +41,9 @@ impl Active {
     ) -> Self {
         let listener: Weak<Attachment> = Arc::downgrade(&attachment);
         events::listen(listener);
+        for masters in events::living_masters() {
+            attachment.hear(&Signal::Masters(masters));
+        }
         observer.enable(sampler.first());
         let now = Instant::now();
         Self {
@@ -95,13 +98,14 @@ impl Active {
         }
         let index = self.index;
         let work = entered.duration_since(self.step_began);
+        let shim_ns = self.observer.take_ns();
         let Self { attachment, recorder, sampler, .. } = self;
         let mut full_next = false;
         let taken = attachment.take_step(
             |site| recorder.intern(site),
             |taken| {
                 let alarming = taken.is_alarming() || loss.is_some_and(|l| !l.is_finite());
-                let callbacks = taken.callback_ns;
+                let callbacks = shim_ns + taken.scaler_ns;
                 full_next = sampler.next(StepFacts {
                     index,
                     full: taken.full,
@@ -116,7 +120,7 @@ impl Active {
             return self.give_up("the observer's state is lost");
         };
         self.foreign = taken.foreign_scaler;
-        self.record(taken, loss, entered);
+        self.record(taken, loss, entered, shim_ns);
         self.index += 1;
         self.observer.end_step();
         self.follow_thread();
@@ -124,7 +128,7 @@ impl Active {
         self.step_began = Instant::now();
     }
 
-    fn record(&mut self, taken: StepTrace, loss: Option<f64>, entered: Instant) {
+    fn record(&mut self, taken: StepTrace, loss: Option<f64>, entered: Instant, shim_ns: u64) {
         if let Some(config) = taken.scaler_config {
             self.recorder.scaler(config);
         }
@@ -146,7 +150,7 @@ impl Active {
         };
         let cost = Cost {
             step_ns: self.step_began.elapsed().as_nanos() as u64,
-            probe_ns: taken.callback_ns + entered.elapsed().as_nanos() as u64,
+            probe_ns: shim_ns + taken.scaler_ns + entered.elapsed().as_nanos() as u64,
             dropped_steps: self.recorder.dropped_steps(),
             unscanned: taken.unscanned,
         };

@@ -112,6 +112,9 @@ impl MasterWeights {
         if !masters.pairs.iter().any(Pair::is_low_precision) {
             return Err(MastersError::NothingInLowPrecision { parameters: masters.pairs.len() });
         }
+        // Not with the first pull: a loop that forgets to pull is a fault to be seen.
+        events::remember_masters(&masters.told());
+        masters.announce();
         Ok(masters)
     }
 
@@ -198,9 +201,13 @@ impl MasterWeights {
         let generation = events::generation();
         if self.announced != Some(generation) {
             self.announced = Some(generation);
-            let (model, copies) = (self.model.clone(), self.vars.variables_.clone());
-            events::emit_masters(&events::Masters { model, copies });
+            events::emit_masters(&self.told());
         }
+    }
+
+    /// What listeners are told.
+    fn told(&self) -> events::Masters {
+        events::Masters { model: self.model.clone(), copies: self.vars.variables_.clone() }
     }
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct Attachment {
     state: Mutex<State>,
     alive: AtomicBool,
     failure: Mutex<Option<String>>,
-    /// Time spent in callbacks during this step, in nanoseconds.
-    callback_ns: AtomicU64,
+    /// Time spent on our own scaler's reports during this step, in nanoseconds; the shim keeps that of its callbacks.
+    scaler_ns: AtomicU64,
     /// Callbacks that came while another was at work, and were passed over.
     contended: AtomicU64,
 }
@@ -44,7 +44,8 @@ pub(crate) struct StepTrace {
     pub foreign_scaler: bool,
     pub unscanned: u32,
     pub blind_spots: BTreeSet<String>,
-    pub callback_ns: u64,
+    /// Time spent on our own scaler's reports.
+    pub scaler_ns: u64,
     pub full: bool,
     /// Whether a value was not finite, other than the -inf of a mask.
     pub non_finite: bool,
@@ -61,7 +62,7 @@ impl Attachment {
             state: Mutex::new(state),
             alive: AtomicBool::new(true),
             failure: Mutex::new(None),
-            callback_ns: AtomicU64::new(0),
+            scaler_ns: AtomicU64::new(0),
             contended: AtomicU64::new(0),
         }
     }
@@ -119,7 +120,7 @@ impl Attachment {
             foreign_scaler: foreign,
             unscanned: state.unscanned,
             blind_spots: std::mem::take(&mut state.blind_spots),
-            callback_ns: self.callback_ns.swap(0, Relaxed),
+            scaler_ns: self.scaler_ns.swap(0, Relaxed),
             full: state.full,
         };
         let State { params, layers, .. } = &mut *state;
@@ -139,7 +140,6 @@ impl Attachment {
         if !self.alive.load(Relaxed) {
             return;
         }
-        let began = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| match self.state.try_lock() {
             Ok(mut state) => {
                 panic_if_planted(callback);
@@ -153,12 +153,12 @@ impl Attachment {
         if let Err(panic) = result {
             self.fail(&format!("a panic in {}: {}", callback.name(), panic_text(panic.as_ref())));
         }
-        self.callback_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
     }
 }
 
 impl Listener for Attachment {
     fn hear(&self, signal: &Signal) {
+        let began = Instant::now();
         self.enter(Callback::Scaler, |state| match signal {
             Signal::Config(config) => state.scaler_config = Some(config.clone()),
             Signal::Event(event) => {
@@ -176,6 +176,7 @@ impl Listener for Attachment {
                 params.refresh(layers);
             }
         });
+        self.scaler_ns.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
     }
 }
 

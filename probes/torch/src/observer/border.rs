@@ -155,6 +155,7 @@ unsafe extern "C" {
     pub(crate) fn ampd_observer_is_here(observer: *const RawObserver) -> c_int;
     pub(crate) fn ampd_observer_enable(observer: *mut RawObserver, enabled: c_int) -> c_int;
     pub(crate) fn ampd_observer_step(observer: *mut RawObserver);
+    pub(crate) fn ampd_observer_take_ns(observer: *mut RawObserver) -> u64;
     pub(crate) fn ampd_observer_remove(observer: *mut RawObserver);
     pub(crate) fn ampd_describe(tensor: *const c_void, out: *mut RawTensor) -> c_int;
     pub(crate) fn ampd_describe_gradient(tensor: *const c_void, out: *mut RawTensor) -> c_int;

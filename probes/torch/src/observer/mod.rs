@@ -60,6 +60,12 @@ impl Observer {
         unsafe { border::ampd_observer_enable(self.raw, i32::from(enabled)) };
     }
 
+    /// Nanoseconds spent in the shim's callbacks since this was last asked, ours within them included.
+    pub(crate) fn take_ns(&self) -> u64 {
+        // SAFETY: `raw` is valid until drop.
+        unsafe { border::ampd_observer_take_ns(self.raw) }
+    }
+
     /// Lets go of what was remembered for the step.
     pub(crate) fn end_step(&self) {
         // SAFETY: `raw` is valid until drop.

@@ -15,8 +15,8 @@ pub(crate) const HEADER: &str = "A step with the doctor against the same step wi
     shape        doctor    CPU ratio [least to most]   fastest wall   ms a step   to reach";
 
 /// A contestant runs about this long in each round, and long enough for a budget to space its full steps.
-const TURN_SECONDS: f64 = 1.2;
-const TURN_STEPS: std::ops::RangeInclusive<usize> = 12..=60;
+const TURN_SECONDS: f64 = 3.0;
+const TURN_STEPS: std::ops::RangeInclusive<usize> = 40..=200;
 /// Steps before the clock runs: the caches warm, and the budget finds its spacing.
 const WARM_UP: usize = 2;
 

@@ -62,7 +62,7 @@ impl Sampler {
         self.aftermath = self.aftermath.saturating_sub(1);
         match self.sampling {
             Sampling::Off => false,
-            Sampling::Every(n) => (step.index + 1) % n.max(1) == 0 || aftermath,
+            Sampling::Every(n) => (step.index + 1).is_multiple_of(n.max(1)) || aftermath,
             Sampling::Budget(share) => {
                 self.account.book(step, share);
                 self.account.is_even() || aftermath && self.account.has_credit()

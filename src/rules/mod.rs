@@ -16,6 +16,8 @@ mod non_finite_origin;
 mod nothing_observed;
 mod registry;
 mod scale_advice;
+mod scale_descent;
+mod scale_doubt;
 mod scale_floor;
 mod scale_jump;
 mod scale_ratchet;

@@ -25,6 +25,7 @@
 //! `scale-ratchet`. On NaN that comes out of ruined weights. On a scale that was set below 1, and on a static one. On calibration that ends at the
 //! floor or above.
 
+use super::scale_doubt::several_scalers;
 use super::text::{counted, layer_name, measured, scale};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
 use super::{activation_overflow, gradient_overflow, non_finite_origin, scale_ratchet};
@@ -57,10 +58,13 @@ impl Rule for ScaleFloor {
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        if let Some(doubt) = several_scalers(aggregate) {
+            return vec![doubt];
+        }
         let dynamics = &aggregate.scale_dynamics;
         let is_dynamic = aggregate.scaler_config.as_ref().is_some_and(|c| !c.is_static());
         // Only while it happens: then the rule that knows the cause speaks too, if one does.
-        if !is_dynamic || !dynamics.refused || dynamics.several_scalers {
+        if !is_dynamic || !dynamics.refused {
             return Vec::new();
         }
         let found = held(aggregate).or_else(|| below_one(aggregate)).or_else(|| met_floor(aggregate));

@@ -25,6 +25,7 @@
 //! On new settings: a scaler that is replaced, or told a new factor or interval, begins anew. On steps missing from the recording. On the first step, so on a state that
 //! is loaded before it. On two scalers that take turns or share a step.
 
+use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
 use super::{Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Jump};
@@ -46,8 +47,10 @@ impl Rule for ScaleJump {
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
-        let dynamics = &aggregate.scale_dynamics;
-        let jump = dynamics.first_jump.filter(|_| !dynamics.several_scalers);
+        if let Some(doubt) = several_scalers(aggregate) {
+            return vec![doubt];
+        }
+        let jump = aggregate.scale_dynamics.first_jump;
         jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()
     }
 }

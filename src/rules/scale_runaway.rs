@@ -24,6 +24,7 @@
 //!
 //! Below 2^24, on a scale that was set, and on one that meets its ceiling now and then.
 
+use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
 use super::{Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
@@ -50,9 +51,12 @@ impl Rule for ScaleRunaway {
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        if let Some(doubt) = several_scalers(aggregate) {
+            return vec![doubt];
+        }
         let dynamics = &aggregate.scale_dynamics;
         let now = dynamics.scale.filter(|&s| s > HIGH);
-        let runs_away = !dynamics.several_scalers && dynamics.growths_since_skip >= UNBROKEN_GROWTHS;
+        let runs_away = dynamics.growths_since_skip >= UNBROKEN_GROWTHS;
         now.filter(|_| runs_away).map(|s| Verdict::Firing(Box::new(firing(aggregate, s)))).into_iter().collect()
     }
 }

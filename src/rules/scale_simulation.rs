@@ -93,11 +93,6 @@ impl SimulatedScaler {
         self.step += 1;
     }
 
-    /// One step of a run whose gradients overflow above `2^ceiling`.
-    pub fn step_below(&mut self, ceiling: f64) {
-        self.step(self.scale.log2() > ceiling);
-    }
-
     /// What the rule finds now.
     pub fn check(&self, rule: &dyn Rule) -> Option<Firing> {
         rule.check(&self.aggregate).into_iter().find_map(|v| match v {

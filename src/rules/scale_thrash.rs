@@ -23,6 +23,7 @@
 //! On calibration, which is one burst of skips at the start. On a scaler that probes its ceiling once per interval, where that costs less than 2 %. On skips that
 //! no growth has gone before: those are bad batches, and rule `scale-ratchet` counts them. On a static scale.
 
+use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, scale, share};
 use super::{Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Skip};
@@ -55,6 +56,9 @@ impl Rule for ScaleThrash {
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        if let Some(doubt) = several_scalers(aggregate) {
+            return vec![doubt];
+        }
         thrash(aggregate).map(|t| Verdict::Firing(Box::new(firing(aggregate, &t)))).into_iter().collect()
     }
 }
@@ -70,7 +74,7 @@ struct Thrash {
 fn thrash(aggregate: &Aggregate) -> Option<Thrash> {
     let dynamics = &aggregate.scale_dynamics;
     let config = aggregate.scaler_config.as_ref().filter(|c| c.growth_factor > 1.0)?;
-    if dynamics.several_scalers || !dynamics.refused {
+    if !dynamics.refused {
         return None;
     }
     // Until the scale has grown for the first time it is looking for its place.

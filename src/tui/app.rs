@@ -8,7 +8,7 @@ use ratatui::backend::Backend;
 use ratatui::{Frame, Terminal};
 
 use super::keys::{self, Action, Answer};
-use super::state::{LayerDetail, Run, Snapshot};
+use super::state::{LayerDetail, Ranks, RunState, Snapshot};
 use super::ui::{Overlay, Page, Ui};
 use super::view::{self, Theme, View};
 use super::world::{Batch, Command, Event, World};
@@ -35,14 +35,16 @@ pub enum Exit {
 
 /// The run as it was when the picture was held: every page of it can still be opened.
 struct Held {
-    run: Run,
+    ranks: Ranks,
     now: Duration,
 }
 
 /// The dashboard.
 pub struct App {
-    run: Run,
+    ranks: Ranks,
     snapshot: Snapshot,
+    /// What each rank was doing when the picture was made.
+    states: Vec<RunState>,
     /// The layer whose page is shown.
     detail: Option<LayerDetail>,
     ui: Ui,
@@ -63,10 +65,11 @@ pub struct App {
 
 impl App {
     /// A dashboard of a run of which nothing was read yet.
-    pub fn new(run: Run, theme: Theme, exit_at_end: bool) -> Self {
+    pub fn new(ranks: Ranks, theme: Theme, exit_at_end: bool) -> Self {
         Self {
-            snapshot: run.snapshot(Duration::ZERO),
-            run,
+            snapshot: ranks.snapshot(None, Duration::ZERO),
+            states: ranks.states(Duration::ZERO),
+            ranks,
             detail: None,
             ui: Ui::default(),
             theme,
@@ -85,8 +88,8 @@ impl App {
     }
 
     /// What was read of the run.
-    pub fn into_run(self) -> Run {
-        self.run
+    pub fn into_ranks(self) -> Ranks {
+        self.ranks
     }
 
     /// Reads all there is and renews the picture, for one frame.
@@ -128,9 +131,9 @@ impl App {
         let command = world.command().context("the command cannot be waited for")?;
         let until = world.now() + READ;
         loop {
-            let batch = world.records();
-            self.drained = !batch.more;
-            self.take(batch, world.now());
+            let batches = world.records();
+            self.drained = batches.iter().all(|batch| !batch.more);
+            batches.into_iter().for_each(|batch| self.take(batch, world.now()));
             if self.drained || world.now() >= until {
                 break;
             }
@@ -147,24 +150,15 @@ impl App {
 
     fn take(&mut self, batch: Batch, now: Duration) {
         if batch.restarted {
-            self.run.restart();
             self.held = None;
         }
-        let source = &mut self.run.source;
-        let changed =
-            source.problem != batch.problem || source.process_gone != batch.process_gone || !batch.records.is_empty();
-        source.problem = batch.problem;
-        source.process_gone = batch.process_gone;
-        if !batch.records.is_empty() {
-            self.run.apply(batch.records, now, batch.age);
-        }
-        self.news |= changed || batch.restarted;
+        self.news |= self.ranks.take(batch, now);
     }
 
     /// After everything that was recorded so far was read: a run that has ended by then is a replay.
     fn mark_replay(&mut self) {
         if !std::mem::replace(&mut self.opened, true) && self.command == Command::None {
-            self.run.mark_replay();
+            self.ranks.mark_replay();
         }
     }
 
@@ -172,11 +166,11 @@ impl App {
         if std::mem::replace(&mut self.command, command) == command {
             return;
         }
-        self.run.source.command_ended = matches!(command, Command::Ended(_));
-        if let Command::Ended(status) = command {
-            let recorded = self.run.diagnosis().aggregate().run.is_some();
-            self.run.source.notice = Some(ended_notice(status, recorded));
-        }
+        let notice = match command {
+            Command::Ended(status) => Some(ended_notice(status, self.ranks.has_begun())),
+            Command::None | Command::Running => None,
+        };
+        self.ranks.set_command(matches!(command, Command::Ended(_)), notice);
         if self.ui.overlay == Some(Overlay::Quit) {
             self.ui.overlay = None;
         }
@@ -185,7 +179,7 @@ impl App {
 
     /// Whether nothing more will happen.
     pub fn is_over(&self, now: Duration) -> bool {
-        let run_is_over = self.run.state(now).is_over();
+        let run_is_over = self.ranks.are_over(now);
         match self.command {
             Command::None => run_is_over,
             Command::Running => false,
@@ -195,7 +189,7 @@ impl App {
 
     fn wants_drawing(&mut self, now: Duration) -> bool {
         let due = self.drawn_at.is_none_or(|at| now.saturating_sub(at) >= REFRESH);
-        let state_changed = self.held.is_none() && self.run.state(now) != self.snapshot.header.state;
+        let state_changed = self.held.is_none() && self.ranks.states(now) != self.states;
         let output_shown = self.ui.page == Page::Output;
         self.redraw || (due && (self.news || state_changed || output_shown))
     }
@@ -203,14 +197,20 @@ impl App {
     /// Renews the picture, unless it is held.
     pub fn refresh(&mut self, world: &mut impl World) {
         let now = world.now();
-        let changed = self.held.is_none() && (self.news || self.run.state(now) != self.snapshot.header.state);
-        let (run, now_shown) = self.held.as_ref().map_or((&self.run, now), |held| (&held.run, held.now));
-        if changed {
-            self.snapshot = run.snapshot(now_shown);
+        let states = self.ranks.states(now);
+        let changed = self.held.is_none() && (self.news || states != self.states);
+        let (ranks, now_shown) = self.held.as_ref().map_or((&self.ranks, now), |held| (&held.ranks, held.now));
+        let other_rank = self.ui.rank.is_some_and(|chosen| self.snapshot.rank.is_some_and(|shown| shown != chosen));
+        if changed || other_rank {
+            (self.snapshot, self.states) = (ranks.snapshot(self.ui.rank, now_shown), states);
         }
         self.detail = match &self.ui.page {
             Page::Layer(path) => {
-                self.detail.take().filter(|d| d.path == *path && !changed).or_else(|| Some(run.layer(path)))
+                let still = self
+                    .detail
+                    .take()
+                    .filter(|d| d.path == *path && !changed && !other_rank && d.of_all == self.ui.all_ranks);
+                still.or_else(|| Some(ranks.layer(path, self.ui.rank, self.ui.all_ranks)))
             }
             _ => None,
         };
@@ -227,7 +227,7 @@ impl App {
             detail: self.detail.as_ref(),
             ui: &self.ui,
             theme: self.theme,
-            held: self.held.as_ref().map(|held| self.run.steps().saturating_sub(held.run.steps())),
+            held: self.held.as_ref().map(|held| self.steps_since(held)),
             output: self.output.as_deref(),
         };
         self.ui.extent = view::draw(frame, &view);
@@ -276,13 +276,19 @@ impl App {
         Ok(())
     }
 
+    /// Steps of the rank that is shown that came in since the picture was held.
+    fn steps_since(&self, held: &Held) -> u64 {
+        let shown = held.ranks.shown(self.ui.rank);
+        self.ranks.run(shown).steps().saturating_sub(held.ranks.run(shown).steps())
+    }
+
     fn hold_or_go_on(&mut self, now: Duration) {
         self.held = match self.held {
-            None => Some(Held { run: self.run.clone(), now }),
+            None => Some(Held { ranks: self.ranks.clone(), now }),
             Some(_) => None,
         };
         // What is held is what has been read up to now, not what was drawn last.
-        self.snapshot = self.run.snapshot(now);
+        self.snapshot = self.ranks.snapshot(self.ui.rank, now);
         (self.news, self.detail) = (true, None);
     }
 }

@@ -1,55 +1,112 @@
-//! Reads a recording while it grows.
+//! Reads the recordings of a run while they grow, one of each rank.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, test_kill_process};
 
 use super::world::Batch;
 use crate::observation::Record;
-use crate::recording::{Follower, News};
+use crate::recording::{Follower, News, ReadError, rank_files};
 
-/// Records taken at once, so that a long recording does not hold up the keys.
+/// Records taken at once, of all ranks together, so that long recordings do not hold up the keys.
 const AT_ONCE: usize = 256;
+/// How often it is looked for further ranks, once there is one: a directory may lie on a slow file system.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is new in a recording, poll by poll.
+/// What is new in the recordings of a run, poll by poll.
 pub struct Feed {
-    follower: Follower,
     run: PathBuf,
+    ranks: Vec<Tail>,
     /// Recordings of earlier runs in the directory, by path; followed only once something else lies there.
     stale: HashMap<PathBuf, (u64, u64)>,
-    pid: Option<u32>,
+    looked_at: Option<Instant>,
+    /// Why the directory cannot be listed.
+    refused: Option<ReadError>,
 }
 
 impl Feed {
     /// Follows the run at `run`, a directory or a recording; neither needs to exist yet.
     pub fn new(run: &Path) -> Self {
-        Self { follower: Follower::new(run), run: run.into(), stale: HashMap::new(), pid: None }
+        Self { run: run.into(), ranks: Vec::new(), stale: HashMap::new(), looked_at: None, refused: None }
     }
 
-    /// As [`Feed::new`], and passes over recordings that are there now: a command is about to be started that makes a new one.
+    /// As [`Feed::new`], and passes over recordings that are there now: a command is about to be started that makes new ones.
     pub fn of_a_new_run(run: &Path) -> Self {
         Self { stale: recordings(run), ..Self::new(run) }
     }
 
-    /// Where the recording lies, once there is one.
-    pub fn file(&self) -> Option<&Path> {
-        self.follower.file()
+    /// Where the recordings lie, by rank, as far as there are any.
+    pub fn files(&self) -> Vec<&Path> {
+        self.ranks.iter().filter_map(|rank| rank.follower.file()).collect()
     }
 
-    /// What is new since the last call.
-    pub fn poll(&mut self) -> Batch {
-        if !self.stale.is_empty() {
-            if recordings(&self.run).iter().all(|(path, identity)| self.stale.get(path) == Some(identity)) {
-                return Batch::default();
-            }
-            self.stale.clear();
+    /// What is new since the last call, by rank.
+    pub fn poll(&mut self) -> Vec<Batch> {
+        self.look_for_ranks();
+        let at_once = (AT_ONCE / self.ranks.len().max(1)).max(1);
+        let mut batches: Vec<Batch> = self.ranks.iter_mut().map(|rank| rank.poll(at_once)).collect();
+        if batches.is_empty() {
+            let problem =
+                |error: &ReadError| Batch { problem: Some(error.to_string()), unreadable: true, ..Batch::default() };
+            batches.extend(self.refused.as_ref().map(problem));
         }
-        let mut batch = Batch { more: true, ..Batch::default() };
-        while batch.more && batch.records.len() < AT_ONCE {
+        batches
+    }
+
+    /// Follows the ranks that are there and not followed yet.
+    fn look_for_ranks(&mut self) {
+        let due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
+        if !self.ranks.is_empty() && !due {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        match rank_files(&self.run) {
+            Ok(files) => files.into_iter().for_each(|file| self.follow(file)),
+            // Not there yet; or gone, and what was read of it stays.
+            Err(ReadError::Missing { .. } | ReadError::NoRecording { .. }) => self.refused = None,
+            Err(error) => self.refused = Some(error),
+        }
+    }
+
+    fn follow(&mut self, file: PathBuf) {
+        if self.ranks.iter().any(|rank| rank.path == file) {
+            return;
+        }
+        if let Some(old) = self.stale.get(&file) {
+            if std::fs::metadata(&file).is_ok_and(|now| identity(&now) == *old) {
+                return;
+            }
+            self.stale.remove(&file);
+        }
+        self.refused = None;
+        self.ranks.push(Tail { number: number(&file), follower: Follower::new(&file), path: file, pid: None });
+        self.ranks.sort_by_key(|rank| rank.number);
+    }
+}
+
+/// The rank that a recording is named after; 0 for one with a name of its own.
+fn number(file: &Path) -> u32 {
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    stem.and_then(|stem| stem.strip_prefix("rank-")?.parse().ok()).unwrap_or(0)
+}
+
+/// The recording of one rank.
+struct Tail {
+    number: u32,
+    path: PathBuf,
+    follower: Follower,
+    pid: Option<u32>,
+}
+
+impl Tail {
+    fn poll(&mut self, at_once: usize) -> Batch {
+        let rank = self.number;
+        let mut batch = Batch { rank, more: true, ..Batch::default() };
+        while batch.more && batch.records.len() < at_once {
             self.next(&mut batch);
         }
         batch.problem = batch.problem.or_else(|| self.damage());
@@ -66,7 +123,9 @@ impl Feed {
                 }
                 batch.records.push(record);
             }
-            Ok(Some(News::Restarted)) => *batch = Batch { restarted: true, more: true, ..Batch::default() },
+            Ok(Some(News::Restarted)) => {
+                *batch = Batch { rank: self.number, restarted: true, more: true, ..Batch::default() };
+            }
             Ok(None) => batch.more = false,
             Err(error) => {
                 batch.problem = Some(error.to_string());
@@ -84,7 +143,7 @@ impl Feed {
     }
 
     fn age(&self) -> Option<Duration> {
-        let modified = std::fs::metadata(self.file()?).and_then(|m| m.modified()).ok()?;
+        let modified = std::fs::metadata(self.follower.file()?).and_then(|m| m.modified()).ok()?;
         SystemTime::now().duration_since(modified).ok()
     }
 }
@@ -99,19 +158,23 @@ fn is_gone(pid: u32) -> Option<bool> {
 fn recordings(run: &Path) -> HashMap<PathBuf, (u64, u64)> {
     let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
     let recordings = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "amprec"));
-    let identity = |m: Metadata| (m.dev(), m.ino());
-    recordings.filter_map(|entry| Some((entry.path(), identity(entry.metadata().ok()?)))).collect()
+    recordings.filter_map(|entry| Some((entry.path(), identity(&entry.metadata().ok()?)))).collect()
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::observation::EndReason;
+    use crate::observation::RunInfo;
     use crate::recording::Recorder;
     use crate::tui::testing::{run_info, step};
 
-    fn write(run: &Path, name: &str, steps: u64) {
-        let mut recorder = Recorder::create(run, &run_info(name)).expect("a recording");
+    fn write(run: &Path, name: &str, rank: u32, steps: u64) {
+        let mut recorder = Recorder::create(run, &RunInfo { rank, ..run_info(name) }).expect("a recording");
         for index in 0..steps {
             while !recorder.step(step(index)) {
                 std::thread::yield_now();
@@ -120,30 +183,55 @@ mod tests {
         recorder.finish(EndReason::Finished).expect("written");
     }
 
-    fn names(batch: &Batch) -> Vec<String> {
+    fn names(batches: &[Batch]) -> Vec<(u32, String)> {
         let name = |record: &Record| if let Record::Run(run) = record { Some(run.name.clone()) } else { None };
-        batch.records.iter().filter_map(name).collect()
+        batches.iter().flat_map(|b| b.records.iter().filter_map(name).map(|name| (b.rank, name))).collect()
     }
 
     #[test]
     fn a_recording_of_an_earlier_run_is_not_taken_for_the_new_one() {
         let dir = tempfile::tempdir().expect("a folder");
-        write(dir.path(), "old", 1);
+        write(dir.path(), "old", 0, 1);
+        write(dir.path(), "old", 3, 1);
         let mut feed = Feed::of_a_new_run(dir.path());
-        assert!(feed.poll().records.is_empty());
-        write(dir.path(), "new", 1);
-        assert_eq!(names(&feed.poll()), ["new"]);
+        assert!(feed.poll().is_empty());
+        write(dir.path(), "new", 0, 1);
+        assert_eq!(names(&feed.poll()), [(0, "new".to_owned())], "and rank 3 stays the old one");
+    }
+
+    #[test]
+    fn every_rank_is_followed_by_its_number() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for rank in [10, 2] {
+            write(dir.path(), "r", rank, 3);
+        }
+        let mut feed = Feed::new(dir.path());
+        assert_eq!(names(&feed.poll()), [(2, "r".to_owned()), (10, "r".to_owned())]);
+        write(dir.path(), "late", 4, 1);
+        feed.looked_at = None;
+        assert_eq!(names(&feed.poll()), [(4, "late".to_owned())]);
+        assert_eq!(feed.files().len(), 3);
+    }
+
+    #[test]
+    fn one_recording_is_followed_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for rank in [0, 1] {
+            write(dir.path(), "r", rank, 3);
+        }
+        let mut feed = Feed::new(&dir.path().join("rank-1.amprec"));
+        assert_eq!(names(&feed.poll()), [(1, "r".to_owned())]);
     }
 
     #[test]
     fn a_long_recording_comes_in_parts_and_whole() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut feed = Feed::new(dir.path());
-        assert!(!feed.poll().more);
-        write(dir.path(), "long", 600);
+        assert!(feed.poll().is_empty());
+        write(dir.path(), "long", 0, 600);
         let (mut sizes, mut steps) = (Vec::new(), 0);
         loop {
-            let batch = feed.poll();
+            let batch = feed.poll().remove(0);
             sizes.push(batch.records.len());
             steps += batch.records.iter().filter(|r| matches!(r, Record::Step(_))).count();
             if !batch.more {
@@ -158,7 +246,7 @@ mod tests {
     fn what_is_no_recording_is_a_problem_and_no_failure() {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join("rank-0.amprec"), vec![b'x'; 200]).expect("written");
-        let batch = Feed::new(dir.path()).poll();
-        assert!(batch.records.is_empty() && batch.problem.is_some(), "{batch:?}");
+        let batches = Feed::new(dir.path()).poll();
+        assert!(batches[0].records.is_empty() && batches[0].problem.is_some(), "{batches:?}");
     }
 }

@@ -41,6 +41,12 @@ pub enum Action {
     WithFindings,
     /// Changes between gradients and activations in the strips; in a layer between the latest scans and the whole run.
     Tensors,
+    /// Shows the next rank.
+    NextRank,
+    /// Shows a line on every rank.
+    Ranks,
+    /// Takes all ranks together in a layer, or goes back to one.
+    MergeRanks,
     /// Shows what the command printed.
     Output,
     /// Shows what was sampled and lost.
@@ -203,6 +209,27 @@ pub const BINDINGS: &[Binding] = &[
         action: Action::Tensors,
         footer: Some("window"),
         help: "FP16 window of gradients or activations; in a layer: all scans",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('r'))],
+        label: "r",
+        action: Action::NextRank,
+        footer: Some("rank"),
+        help: "the next rank, where there are several; at first the worst is shown",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('R'))],
+        label: "R",
+        action: Action::Ranks,
+        footer: None,
+        help: "a line on every rank, and where they do not do the same",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('m'))],
+        label: "m",
+        action: Action::MergeRanks,
+        footer: Some("all ranks"),
+        help: "in a layer: all ranks taken together, or one",
     },
     Binding {
         keys: &[plain(KeyCode::Char('o'))],

@@ -1,6 +1,8 @@
 //! A run in lines of text: its progress, its findings, its end. What `watch` prints where there is no terminal, and when it leaves.
 
-use super::state::{Header, RunState, Snapshot};
+use std::time::Duration;
+
+use super::state::{Header, Ranks, RunState, Snapshot};
 use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale};
 use crate::observation::EndReason;
 use crate::rules::{Finding, Health};
@@ -57,10 +59,23 @@ pub fn state(state: RunState) -> String {
     }
 }
 
-/// The end of watching: state, verdict, findings. Several lines.
-pub fn summary(snapshot: &Snapshot) -> Vec<String> {
+/// The end of watching, of each rank by its number: state, verdict, findings; then where the ranks do not do the same. Several lines.
+pub fn summary(ranks: &Ranks, now: Duration) -> Vec<String> {
+    if !ranks.are_several() {
+        return summary_of(&ranks.snapshot(None, now), "");
+    }
+    let numbers: Vec<u32> = ranks.iter().map(|(number, _)| number).collect();
+    let each = numbers.iter().flat_map(|&n| summary_of(&ranks.snapshot(Some(n), now), &format!(" rank {n}")));
+    let mut lines: Vec<String> = each.collect();
+    for rank in ranks.snapshot(None, now).ranks {
+        lines.extend(rank.remarks.iter().map(|remark| format!("rank {}: {}", rank.number, remark.words())));
+    }
+    lines
+}
+
+fn summary_of(snapshot: &Snapshot, rank: &str) -> Vec<String> {
     let (header, findings) = (&snapshot.header, &snapshot.findings);
-    let mut lines = vec![format!("{}: {}", header.name, state(header.state))];
+    let mut lines = vec![format!("{}{rank}: {}", header.name, state(header.state))];
     if let Some(notice) = &header.notice {
         lines.push(format!("note: {notice}"));
     }

@@ -34,7 +34,7 @@ impl World for Live {
         terminal::next_event(self.input, &self.signals, timeout)
     }
 
-    fn records(&mut self) -> Batch {
+    fn records(&mut self) -> Vec<Batch> {
         self.feed.poll()
     }
 

@@ -1,5 +1,7 @@
 //! `watch` where there is no terminal: plain lines.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use anyhow::{Context, bail};
 
 use super::app::Exit;
 use super::lines;
-use super::state::{Run, RunState, Source, same_finding};
+use super::state::{Ranks, Run, RunState, Source, same_finding};
 use super::world::{Command, Event, World};
 use crate::rules::Finding;
 
@@ -18,23 +20,29 @@ const PROGRESS: Duration = Duration::from_secs(2);
 
 /// A run that is told in lines.
 pub struct Plain {
-    run: Run,
-    told: Vec<Finding>,
-    told_state: Option<&'static str>,
-    told_problem: Option<String>,
+    ranks: Ranks,
+    told: BTreeMap<u32, Told>,
+    waits: bool,
     told_step: Option<u64>,
     told_at: Option<Duration>,
     command: Command,
+}
+
+/// What was told of one rank.
+#[derive(Default)]
+struct Told {
+    findings: Vec<Finding>,
+    state: &'static str,
+    problem: Option<String>,
 }
 
 impl Plain {
     /// A run of which nothing was told yet.
     pub fn new(source: Source) -> Self {
         Self {
-            run: Run::new(source),
-            told: Vec::new(),
-            told_state: None,
-            told_problem: None,
+            ranks: Ranks::new(Run::new(source)),
+            told: BTreeMap::new(),
+            waits: false,
             told_step: None,
             told_at: None,
             command: Command::None,
@@ -42,8 +50,8 @@ impl Plain {
     }
 
     /// What was read of the run.
-    pub fn into_run(self) -> Run {
-        self.run
+    pub fn into_ranks(self) -> Ranks {
+        self.ranks
     }
 
     /// Tells the run until it ends, its command included.
@@ -65,97 +73,99 @@ impl Plain {
         }
     }
 
-    /// Takes in one batch; true when there is no more for now.
+    /// Takes in what is new of each rank; true when there is no more for now.
     fn read(&mut self, world: &mut impl World) -> anyhow::Result<bool> {
         // The command first: what it recorded before it ended is read after.
         self.command = world.command().context("the command cannot be waited for")?;
-        let batch = world.records();
-        if batch.restarted {
-            self.run.restart();
-            self.told.clear();
-        }
+        let batches = world.records();
+        let drained = batches.iter().all(|batch| !batch.more);
         // Nobody is there to read a note and wait for another recording; a command that runs may still make one.
-        if let (true, Command::None, Some(problem)) = (batch.unreadable, self.command, &batch.problem)
-            && batch.records.is_empty()
-            && self.run.diagnosis().aggregate().run.is_none()
-        {
+        let problem = batches.iter().find(|b| b.unreadable).and_then(|b| b.problem.clone());
+        let is_empty = batches.iter().all(|batch| batch.records.is_empty()) && !self.ranks.has_begun();
+        if let (true, Command::None, Some(problem)) = (is_empty, self.command, problem) {
             bail!("{problem}");
         }
-        self.run.source.problem = batch.problem;
-        self.run.source.process_gone = batch.process_gone;
-        if !batch.records.is_empty() {
-            self.run.apply(batch.records, world.now(), batch.age);
+        for batch in batches {
+            if batch.restarted {
+                self.told.remove(&batch.rank);
+            }
+            self.ranks.take(batch, world.now());
         }
-        self.run.source.command_ended = matches!(self.command, Command::Ended(_)) && !batch.more;
-        Ok(!batch.more)
+        self.ranks.set_command(matches!(self.command, Command::Ended(_)) && drained, None);
+        Ok(drained)
     }
 
     fn is_over(&self, now: Duration) -> bool {
         match self.command {
             Command::Running => false,
             Command::Ended(_) => true,
-            Command::None => self.run.state(now).is_over(),
+            Command::None => self.ranks.are_over(now),
         }
     }
 
     fn tell_news(&mut self, now: Duration, out: &mut impl Write) -> io::Result<()> {
-        self.tell_state(now, out)?;
-        self.tell_problem(out)?;
-        self.tell_findings(out)?;
+        if !self.ranks.has_begun() && !std::mem::replace(&mut self.waits, true) {
+            writeln!(out, "waiting for a recording in {}", self.ranks.run(None).source.place)?;
+        }
+        let several = self.ranks.are_several();
+        for (number, run) in self.ranks.iter() {
+            let told = self.told.entry(number).or_default();
+            let who = if several { format!("rank {number}: ") } else { String::new() };
+            tell_state(run.state(now), told, &who, out)?;
+            tell_problem(run, told, &who, out)?;
+            tell_findings(run, told, &who, out)?;
+        }
         self.tell_progress(now, out)?;
         out.flush()
     }
 
-    fn tell_state(&mut self, now: Duration, out: &mut impl Write) -> io::Result<()> {
-        let state = self.run.state(now);
-        let kind = match state {
-            RunState::Waiting => "waiting",
-            RunState::Stalled(_) => "stalled",
-            RunState::Killed => "killed",
-            RunState::Live | RunState::Ended(_) | RunState::Replay(_) => "",
-        };
-        if self.told_state.replace(kind) == Some(kind) || kind.is_empty() {
-            return Ok(());
-        }
-        match state {
-            RunState::Waiting => writeln!(out, "waiting for a recording in {}", self.run.source.place),
-            _ => writeln!(out, "{}", lines::state(state)),
-        }
-    }
-
-    fn tell_problem(&mut self, out: &mut impl Write) -> io::Result<()> {
-        if self.told_problem != self.run.source.problem {
-            self.told_problem.clone_from(&self.run.source.problem);
-            if let Some(problem) = &self.told_problem {
-                writeln!(out, "note: {problem}")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A finding is told when it appears and when it becomes graver.
-    fn tell_findings(&mut self, out: &mut impl Write) -> io::Result<()> {
-        for finding in self.run.diagnosis().findings() {
-            let known = self.told.iter_mut().find(|f| same_finding(f, finding));
-            match known {
-                Some(told) if told.severity >= finding.severity => continue,
-                Some(told) => told.severity = finding.severity,
-                None => self.told.push(finding.clone()),
-            }
-            writeln!(out, "{}", lines::finding(finding))?;
-        }
-        Ok(())
-    }
-
     fn tell_progress(&mut self, now: Duration, out: &mut impl Write) -> io::Result<()> {
         let due = self.told_at.is_none_or(|at| now.saturating_sub(at) >= PROGRESS);
-        let step = self.run.diagnosis().aggregate().latest.as_ref().map(|step| step.index);
-        if due && step.is_some() && step != self.told_step {
-            (self.told_at, self.told_step) = (Some(now), step);
-            writeln!(out, "{}", lines::progress(&self.run.snapshot(now).header))?;
-        }
+        let furthest = self.ranks.iter().max_by_key(|(number, run)| (run.step(), Reverse(*number)));
+        let Some((_, run)) = furthest.filter(|(_, run)| due && run.step().is_some() && run.step() != self.told_step)
+        else {
+            return Ok(());
+        };
+        writeln!(out, "{}", lines::progress(&run.header(now)))?;
+        (self.told_at, self.told_step) = (Some(now), run.step());
         Ok(())
     }
+}
+
+fn tell_state(state: RunState, told: &mut Told, who: &str, out: &mut impl Write) -> io::Result<()> {
+    let kind = match state {
+        RunState::Stalled(_) => "stalled",
+        RunState::Killed => "killed",
+        RunState::Waiting | RunState::Live | RunState::Ended(_) | RunState::Replay(_) => "",
+    };
+    if std::mem::replace(&mut told.state, kind) == kind || kind.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{who}{}", lines::state(state))
+}
+
+fn tell_problem(run: &Run, told: &mut Told, who: &str, out: &mut impl Write) -> io::Result<()> {
+    if told.problem != run.source.problem {
+        told.problem.clone_from(&run.source.problem);
+        if let Some(problem) = &told.problem {
+            writeln!(out, "{who}note: {problem}")?;
+        }
+    }
+    Ok(())
+}
+
+/// A finding is told when it appears and when it becomes graver.
+fn tell_findings(run: &Run, told: &mut Told, who: &str, out: &mut impl Write) -> io::Result<()> {
+    for finding in run.diagnosis().findings() {
+        let known = told.findings.iter_mut().find(|f| same_finding(f, finding));
+        match known {
+            Some(told) if told.severity >= finding.severity => continue,
+            Some(told) => told.severity = finding.severity,
+            None => told.findings.push(finding.clone()),
+        }
+        writeln!(out, "{who}{}", lines::finding(finding))?;
+    }
+    Ok(())
 }
 
 /// A reader that has seen enough is no error; watching goes on, for the command's sake.

@@ -11,7 +11,7 @@ use ratatui::backend::TestBackend;
 
 use super::app::{App, Exit};
 use super::once;
-use super::state::{Findings, Judge, Run, Source};
+use super::state::{Findings, Judge, Ranks, Run, Source};
 use super::view::Theme;
 use super::world::{Batch, Command, Event, World};
 use crate::observation::{Probe, Record};
@@ -35,6 +35,8 @@ pub enum Act {
     Wait(Duration),
     /// Records are written.
     Write(Vec<Record>),
+    /// Records are written by another rank.
+    WriteRank(u32, Vec<Record>),
     /// The command that was started is doing this.
     Command(Command),
     /// The recording has this problem.
@@ -50,6 +52,8 @@ pub struct Script {
     pub acts: VecDeque<Act>,
     /// What was recorded and not read yet.
     pub batch: Batch,
+    /// The same of other ranks.
+    pub others: Vec<Batch>,
     /// What the command is doing.
     pub command: Command,
     /// What the command printed.
@@ -76,6 +80,7 @@ impl Script {
             Act::Signal(signal) => return Some(Event::Signal(signal)),
             Act::Wait(time) => self.now += time,
             Act::Write(records) => self.write(records),
+            Act::WriteRank(rank, records) => self.others.push(Batch { rank, records, ..Batch::default() }),
             Act::Command(command) => self.command = command,
             Act::Problem(problem) => self.batch.problem = Some(problem.into()),
         }
@@ -97,9 +102,12 @@ impl World for Script {
         }
     }
 
-    fn records(&mut self) -> Batch {
+    fn records(&mut self) -> Vec<Batch> {
         let problem = self.batch.problem.clone();
-        std::mem::replace(&mut self.batch, Batch { problem, ..Batch::default() })
+        let batch = std::mem::replace(&mut self.batch, Batch { problem, ..Batch::default() });
+        // As from a directory in which there is no recording yet.
+        let is_empty = batch.records.is_empty() && batch.problem.is_none();
+        std::mem::take(&mut self.others).into_iter().chain((!is_empty).then_some(batch)).collect()
     }
 
     fn command(&mut self) -> io::Result<Command> {
@@ -139,7 +147,7 @@ pub fn judge(found: Vec<Finding>) -> Judge {
 /// A dashboard of a run whose findings are given.
 pub fn app(theme: Theme, findings: Vec<Finding>) -> App {
     let source = Source { place: "runs/demo".into(), ..Source::default() };
-    App::new(Run::judged_by(source, judge(findings)), theme, false)
+    App::new(Ranks::new(Run::judged_by(source, judge(findings))), theme, false)
 }
 
 /// Runs the dashboard through a script and returns its last screen and why it was left.

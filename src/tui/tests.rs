@@ -62,6 +62,62 @@ fn shown(text: &str, what: &str) -> String {
     text.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what} in\n{text}")).to_owned()
 }
 
+/// Four ranks: the second loses its scale, the third stops early, the fourth makes a NaN.
+fn four_ranks() -> Vec<Act> {
+    let all = |fault| records("demo", fault, 120, false);
+    let mut stopped = all(Fault::None);
+    stopped.truncate(100);
+    let acts = [
+        Act::WriteRank(0, all(Fault::None)),
+        Act::WriteRank(1, all(Fault::None)),
+        Act::WriteRank(2, stopped),
+        Act::WriteRank(3, all(Fault::Nan("block.0.attn.out"))),
+        Act::Wait(Duration::from_secs(1)),
+    ];
+    acts.into()
+}
+
+#[test]
+fn several_ranks_stand_in_the_header_and_on_a_page() {
+    for (name, size) in [("80x24", SMALL), ("120x40", LARGE)] {
+        let shot =
+            |what: &str, acts| insta::assert_snapshot!(format!("{what}_{name}"), screen(size, underflow(), acts));
+        shot("ranks_overview", four_ranks());
+        shot("ranks_page", then(four_ranks(), [key('R')]));
+        shot("ranks_layer", then(four_ranks(), [ENTER, key('m')]));
+    }
+}
+
+#[test]
+fn a_key_goes_from_rank_to_rank_and_round() {
+    let after = |presses: usize| {
+        let text = screen(SMALL, vec![], then(four_ranks(), (0..presses).map(|_| key('r'))));
+        text.lines().next().expect("a header").split("  ").next().expect("a name").to_owned()
+    };
+    assert_eq!([after(0), after(1), after(3), after(4)], ["demo rank 0", "demo rank 1", "demo rank 3", "demo rank 0"]);
+}
+
+#[test]
+fn one_rank_alone_is_not_spoken_of() {
+    let text = screen(LARGE, vec![], live(Fault::None));
+    assert!(!text.contains("rank"), "{text}");
+    assert!(screen(LARGE, vec![], then(live(Fault::None), [key('R')])).contains("This run has one rank"));
+    let layer = screen(LARGE, vec![], then(live(Fault::None), [ENTER, key('m')]));
+    assert!(!layer.contains("all 1 ranks"), "{layer}");
+}
+
+#[test]
+fn many_ranks_leave_out_those_that_have_nothing_to_say() {
+    let mut acts: Vec<Act> =
+        (0..64).map(|rank| Act::WriteRank(rank, records("demo", Fault::None, 20, false))).collect();
+    acts.push(Act::WriteRank(70, records("demo", Fault::None, 3, true)));
+    acts.push(Act::Wait(Duration::from_secs(1)));
+    let text = screen(SMALL, vec![], acts);
+    let line = shown(&text, "65 ranks");
+    assert!(line.contains("70 ok, stopped at step 2") && line.contains("more: R"), "{line}");
+    assert!(line.chars().count() <= 80, "{line}");
+}
+
 #[test]
 fn tab_and_n_go_from_tensor_to_tensor_and_from_layer_to_layer() {
     let after = |keys: &[KeyCode]| {

@@ -19,6 +19,8 @@ pub enum Page {
     Output,
     /// What was sampled, what it cost, what was lost.
     Instrument,
+    /// A line on every rank.
+    Ranks,
 }
 
 /// A panel of the overview that can have the keys.
@@ -88,6 +90,10 @@ pub struct Ui {
     pub panel: Panel,
     /// What stands in front of it.
     pub overlay: Option<Overlay>,
+    /// The rank that is shown; the worst one until the user chooses.
+    pub rank: Option<u32>,
+    /// Whether the page of a layer takes all ranks together.
+    pub all_ranks: bool,
     /// The order of the layers.
     pub sort: Sort,
     /// Which layers are shown.
@@ -128,13 +134,13 @@ impl Ui {
 
     /// The place of the tensor that a layer shows: the one the user chose, else one of that kind; before that the one of the layer's gravest finding,
     /// else a gradient as FP16 holds it.
-    pub fn selected_tensor(&self, detail: &LayerDetail, findings: &[Finding]) -> usize {
+    pub fn selected_tensor(&self, detail: &LayerDetail) -> usize {
         let place = |is: &dyn Fn(&Site) -> bool| detail.tensors.iter().position(|tensor| is(&tensor.site));
         if let Some((probe, name)) = &self.tensor {
             let same = |site: &Site| site.probe == *probe && name_of(site) == name;
             return place(&same).or_else(|| place(&|site| site.probe == *probe)).unwrap_or(0);
         }
-        let finding = findings.iter().find(|f| f.layer == detail.path && f.probe.is_some());
+        let finding = detail.findings.iter().map(|told| &told.finding).find(|f| f.probe.is_some());
         let blamed = finding.and_then(|f| {
             let of_its_kind = |site: &Site| Some(site.probe) == f.probe;
             place(&|site| of_its_kind(site) && site.operator == f.operator).or_else(|| place(&of_its_kind))
@@ -152,8 +158,8 @@ impl Ui {
             Action::PageDown => self.step(self.extent.page.max(1) as isize, snapshot),
             Action::First => self.step(isize::MIN / 2, snapshot),
             Action::Last => self.step(isize::MAX / 2, snapshot),
-            Action::SwitchPanel => self.switch(1, snapshot, detail),
-            Action::SwitchBack => self.switch(-1, snapshot, detail),
+            Action::SwitchPanel => self.switch(1, detail),
+            Action::SwitchBack => self.switch(-1, detail),
             Action::Open => self.open(snapshot),
             Action::Back => self.back(),
             Action::NextLayer => self.turn(1, snapshot),
@@ -165,6 +171,9 @@ impl Ui {
             Action::Tensors => self.switch_tensors(),
             Action::Output => self.show(Page::Output),
             Action::Instrument => self.show(Page::Instrument),
+            Action::NextRank => self.next_rank(snapshot),
+            Action::Ranks => self.show(Page::Ranks),
+            Action::MergeRanks => self.merge_ranks(snapshot),
             Action::Help => self.toggle_help(),
             Action::Pause | Action::Quit | Action::Suspend => {}
         }
@@ -175,10 +184,26 @@ impl Ui {
         self.overlay_scroll = 0;
     }
 
+    /// The rank after the one that is shown, after the last the first.
+    fn next_rank(&mut self, snapshot: &Snapshot) {
+        let numbers: Vec<u32> = snapshot.ranks.iter().map(|rank| rank.number).collect();
+        let at = numbers.iter().position(|number| Some(*number) == snapshot.rank);
+        let next = at.and_then(|at| numbers.get(at + 1)).or(numbers.first());
+        self.rank = next.copied();
+        self.all_ranks = false;
+    }
+
+    /// Takes all ranks together in the page of a layer, where there are several.
+    fn merge_ranks(&mut self, snapshot: &Snapshot) {
+        if !snapshot.ranks.is_empty() && matches!(self.page, Page::Layer(_)) {
+            self.all_ranks = !self.all_ranks;
+        }
+    }
+
     /// The next panel of the overview, or the next tensor of a layer.
-    fn switch(&mut self, by: isize, snapshot: &Snapshot, detail: Option<&LayerDetail>) {
+    fn switch(&mut self, by: isize, detail: Option<&LayerDetail>) {
         if let (Page::Layer(_), Some(detail)) = (&self.page, detail) {
-            let at = self.selected_tensor(detail, &snapshot.findings.found) as isize;
+            let at = self.selected_tensor(detail) as isize;
             let next = (at + by).rem_euclid(detail.tensors.len().max(1) as isize);
             let site = detail.tensors.get(next as usize).map(|tensor| &tensor.site);
             self.tensor = site.map(|site| (site.probe, name_of(site).to_owned()));

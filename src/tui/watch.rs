@@ -15,7 +15,7 @@ use super::child::{Child, GRACE, OUTPUT};
 use super::feed::Feed;
 use super::live::Live;
 use super::plain::{Plain, closed_pipe};
-use super::state::{Run, Source};
+use super::state::{Ranks, Run, Source};
 use super::terminal::{Input, Screen, Signals, has_hung_up};
 use super::view::Theme;
 use super::world::{Command, World};
@@ -39,7 +39,7 @@ pub fn watch(options: WatchOptions) -> anyhow::Result<WatchOutcome> {
         }
         return print_once(source, &mut world, size);
     }
-    let (exit, run) = if dashboard {
+    let (exit, ranks) = if dashboard {
         show(source, &mut world, options.exit_at_end)?
     } else {
         let mut plain = Plain::new(source);
@@ -49,9 +49,9 @@ pub fn watch(options: WatchOptions) -> anyhow::Result<WatchOutcome> {
             Err(error) if on_terminal && is_refused(&error) => Exit::Signal(SIGHUP),
             exit => exit?,
         };
-        (exit, plain.into_run())
+        (exit, plain.into_ranks())
     };
-    leave(exit, &run, &mut world)
+    leave(exit, &ranks, &mut world)
 }
 
 fn open(target: &WatchTarget, signals: Signals, input: Input) -> anyhow::Result<Live> {
@@ -84,8 +84,8 @@ fn place(target: &WatchTarget) -> String {
     }
 }
 
-fn show(source: Source, world: &mut Live, exit_at_end: bool) -> anyhow::Result<(Exit, Run)> {
-    let mut app = App::new(Run::new(source), theme(), exit_at_end);
+fn show(source: Source, world: &mut Live, exit_at_end: bool) -> anyhow::Result<(Exit, Ranks)> {
+    let mut app = App::new(Ranks::new(Run::new(source)), theme(), exit_at_end);
     let mut screen = Screen::take().context("the terminal cannot be taken over; --plain prints lines instead")?;
     let mut exit = app.show(&mut *screen.terminal, world);
     world.signals.leave();
@@ -94,7 +94,7 @@ fn show(source: Source, world: &mut Live, exit_at_end: bool) -> anyhow::Result<(
     if exit.is_err() && has_hung_up(Duration::ZERO).unwrap_or(false) {
         exit = Ok(Exit::Signal(SIGHUP));
     }
-    Ok((exit.with_context(|| still_running(world))?, app.into_run()))
+    Ok((exit.with_context(|| still_running(world))?, app.into_ranks()))
 }
 
 /// What becomes of the command when the dashboard fails: it is not to blame and goes on.
@@ -112,7 +112,7 @@ fn theme() -> Theme {
 }
 
 fn print_once(source: Source, world: &mut Live, size: (u16, u16)) -> anyhow::Result<WatchOutcome> {
-    let mut app = App::new(Run::new(source), Theme { unicode: theme().unicode, ..Theme::PLAIN }, false);
+    let mut app = App::new(Ranks::new(Run::new(source)), Theme { unicode: theme().unicode, ..Theme::PLAIN }, false);
     app.read_all(world)?;
     let frame = once::frame(&mut app, size);
     io::stdout().lock().write_all(frame.as_bytes()).or_else(closed_pipe)?;
@@ -120,8 +120,8 @@ fn print_once(source: Source, world: &mut Live, size: (u16, u16)) -> anyhow::Res
 }
 
 /// Prints what there is to say at the end, sees to the command, and gives the exit status.
-fn leave(exit: Exit, run: &Run, world: &mut Live) -> anyhow::Result<WatchOutcome> {
-    let told = print_end(run, world).or_else(closed_pipe);
+fn leave(exit: Exit, ranks: &Ranks, world: &mut Live) -> anyhow::Result<WatchOutcome> {
+    let told = print_end(ranks, world).or_else(closed_pipe);
     if exit != Exit::Signal(SIGHUP) {
         told?;
     }
@@ -131,13 +131,13 @@ fn leave(exit: Exit, run: &Run, world: &mut Live) -> anyhow::Result<WatchOutcome
             Command::None | Command::Running => 0,
         },
         Exit::LeaveRunning => {
-            say_that_it_goes_on(run, world)?;
+            say_that_it_goes_on(ranks, world)?;
             0
         }
         // The terminal was closed or the connection lost: no reason to lose hours of training with it.
         Exit::Signal(SIGHUP) => {
             if world.command()? == Command::Running {
-                say_that_it_goes_on(run, world)?;
+                say_that_it_goes_on(ranks, world)?;
             }
             128 + SIGHUP as u8
         }
@@ -151,9 +151,12 @@ fn leave(exit: Exit, run: &Run, world: &mut Live) -> anyhow::Result<WatchOutcome
     Ok(WatchOutcome { code })
 }
 
-fn say_that_it_goes_on(run: &Run, world: &Live) -> io::Result<()> {
+fn say_that_it_goes_on(ranks: &Ranks, world: &Live) -> io::Result<()> {
     let pid = world.child.as_ref().map_or(0, Child::id);
-    say(&format!("the command goes on as process {pid}; to see it again: ampdoctor watch {}", run.source.place))
+    say(&format!(
+        "the command goes on as process {pid}; to see it again: ampdoctor watch {}",
+        ranks.run(None).source.place
+    ))
 }
 
 /// What a write to a terminal that has gone away fails with.
@@ -181,12 +184,12 @@ fn say(line: &str) -> io::Result<()> {
     }
 }
 
-fn print_end(run: &Run, world: &Live) -> io::Result<()> {
+fn print_end(ranks: &Ranks, world: &Live) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for line in lines::summary(&run.snapshot(world.now())) {
+    for line in lines::summary(ranks, world.now()) {
         writeln!(out, "{line}")?;
     }
-    if let Some(file) = world.feed.file() {
+    for file in world.feed.files() {
         writeln!(out, "recording: {}", file.display())?;
     }
     if world.child.is_some() {

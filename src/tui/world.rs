@@ -18,9 +18,11 @@ pub enum Event {
     Signal(i32),
 }
 
-/// What a poll of the recording brought.
+/// What a poll of one rank's recording brought.
 #[derive(Debug, Default)]
 pub struct Batch {
+    /// The rank whose recording it is.
+    pub rank: u32,
     /// Another recording took the place of the one that was read: forget what came before these records.
     pub restarted: bool,
     /// New records, in order.
@@ -55,8 +57,8 @@ pub trait World {
     fn now(&self) -> Duration;
     /// The next event, waited for at most `timeout`.
     fn event(&mut self, timeout: Duration) -> io::Result<Option<Event>>;
-    /// What has been recorded since the last call; bounded, so that a long recording does not hold up the keys.
-    fn records(&mut self) -> Batch;
+    /// What has been recorded since the last call, by rank; bounded, so that a long recording does not hold up the keys.
+    fn records(&mut self) -> Vec<Batch>;
     /// The command that was started.
     fn command(&mut self) -> io::Result<Command>;
     /// The last lines that the command printed; `None` where none are kept.

@@ -1,10 +1,14 @@
 //! One layer over the whole run: what the layer view shows beside its row in the table.
 
+use std::cmp::Reverse;
+
 use crate::aggregate::{Aggregate, MagnitudeHistogram, Maxima, Sample, SiteSummary};
 use crate::numerics::Format;
 use crate::observation::{Probe, Site};
+use crate::rules::Finding;
 use crate::scan::Dtype;
 
+use super::layers::{Layer, layer};
 use super::zones::{Edges, Spread};
 
 /// One tensor of a layer.
@@ -110,11 +114,28 @@ impl Quantity {
     }
 }
 
+/// A finding and the ranks that have it.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Numbers of the ranks, rising.
+    pub ranks: Vec<u32>,
+    /// The finding, as the first of them has it that has it at its gravest.
+    pub finding: Finding,
+}
+
 /// One layer over the whole run, of one rank or of all.
 #[derive(Clone, Debug)]
 pub struct LayerDetail {
     /// Dotted path; empty for the root.
     pub path: String,
+    /// The layer over the recent scans.
+    pub layer: Layer,
+    /// Its findings, gravest first.
+    pub findings: Vec<Told>,
+    /// The ranks that were taken together.
+    pub ranks: Vec<u32>,
+    /// Whether those are all there are.
+    pub of_all: bool,
     /// Its tensors, in the order of the recording.
     pub tensors: Vec<Tensor>,
     /// The largest magnitude of each quantity over time; those that were never seen are empty. Of several tensors the largest at each step.
@@ -122,10 +143,19 @@ pub struct LayerDetail {
 }
 
 impl LayerDetail {
-    /// What the ranks of a run saw of a layer.
-    pub fn new<'a>(path: &str, ranks: impl IntoIterator<Item = &'a Aggregate>) -> Self {
-        let mut tensors: Vec<Tensor> = Vec::new();
-        for aggregate in ranks {
+    /// What the ranks of a run saw of a layer: their numbers, what is known of each, and what was found on it.
+    pub fn of_runs<'a>(
+        path: &str,
+        of_all: bool,
+        runs: impl Iterator<Item = (u32, &'a Aggregate, Vec<Finding>)>,
+    ) -> Self {
+        let (mut tensors, mut findings, mut ranks): (Vec<Tensor>, _, _) = (Vec::new(), Vec::new(), Vec::new());
+        let mut aggregates = Vec::new();
+        for (number, aggregate, found) in runs {
+            ranks.push(number);
+            aggregates.push(aggregate);
+            let of_the_layer = found.into_iter().filter(|f| f.layer == path && !path.is_empty());
+            of_the_layer.for_each(|finding| tell(&mut findings, number, finding));
             let here = aggregate.sites.iter().filter(|summary| summary.site.layer == path);
             for tensor in here.map(Tensor::new) {
                 match tensors.iter_mut().find(|known| known.site == tensor.site) {
@@ -134,14 +164,26 @@ impl LayerDetail {
                 }
             }
         }
+        findings.sort_by_key(|told| (Reverse(told.finding.severity), told.finding.onset_step, told.finding.code));
+        let found: Vec<Finding> = findings.iter().map(|told| told.finding.clone()).collect();
+        let layer = layer(path, aggregates.into_iter(), &found);
         let maxima = Quantity::ALL.map(|quantity| (quantity, largest(&tensors, quantity)));
-        Self { path: path.to_owned(), tensors, maxima }
+        Self { path: path.to_owned(), layer, findings, ranks, of_all, tensors, maxima }
     }
 
     /// A layer of which only this is known.
     #[cfg(test)]
     pub fn of_maxima(maxima: [(Quantity, Maxima); 3]) -> Self {
-        Self { path: "fc".into(), tensors: Vec::new(), maxima }
+        let layer = layer("fc", std::iter::empty(), &[]);
+        Self {
+            path: "fc".into(),
+            layer,
+            findings: Vec::new(),
+            ranks: vec![0],
+            of_all: false,
+            tensors: Vec::new(),
+            maxima,
+        }
     }
 
     /// Whether the limits of FP16 say something of one of its tensors: it is held in FP16, or it is a gradient in FP32.
@@ -154,6 +196,20 @@ impl LayerDetail {
     pub fn steps(&self) -> Option<(u64, u64)> {
         let covered = self.maxima.iter().filter_map(|(_, maxima)| maxima.steps());
         covered.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// Adds a finding of a rank; the same fault on several ranks is told once.
+fn tell(findings: &mut Vec<Told>, rank: u32, finding: Finding) {
+    let same = |told: &&mut Told| (told.finding.code, &told.finding.layer) == (finding.code, &finding.layer);
+    match findings.iter_mut().find(same) {
+        Some(told) => {
+            told.ranks.push(rank);
+            if finding.severity > told.finding.severity {
+                told.finding = finding;
+            }
+        }
+        None => findings.push(Told { ranks: vec![rank], finding }),
     }
 }
 
@@ -176,6 +232,7 @@ fn largest(tensors: &[Tensor], quantity: Quantity) -> Maxima {
 mod tests {
     use super::*;
     use crate::tui::testing::scenario::{Fault, records};
+    use crate::tui::testing::underflow;
 
     fn aggregate(steps: u64) -> Aggregate {
         let mut aggregate = Aggregate::default();
@@ -183,13 +240,18 @@ mod tests {
         aggregate
     }
 
+    fn detail(path: &str, ranks: &[&Aggregate]) -> LayerDetail {
+        let ranks = (0..).zip(ranks).map(|(number, aggregate)| (number, *aggregate, underflow()));
+        LayerDetail::of_runs(path, true, ranks)
+    }
+
     #[test]
     fn a_layer_has_its_tensors_and_the_maxima_of_what_was_seen() {
-        let detail = LayerDetail::new("head", [&aggregate(40)]);
-        let kinds: Vec<Probe> = detail.tensors.iter().map(|tensor| tensor.site.probe).collect();
+        let seen = detail("head", &[&aggregate(40)]);
+        let kinds: Vec<Probe> = seen.tensors.iter().map(|tensor| tensor.site.probe).collect();
         assert_eq!(kinds, [Probe::Activation, Probe::ActivationGrad, Probe::ParamGrad]);
-        assert_eq!(detail.steps(), Some((0, 39)));
-        let [(_, activation), (_, gradient), (_, update)] = &detail.maxima;
+        assert_eq!(seen.steps(), Some((0, 39)));
+        let [(_, activation), (_, gradient), (_, update)] = &seen.maxima;
         assert!(update.steps().is_none());
         assert_eq!(activation.iter().next().and_then(|(_, s)| s.range()), Some((1536.0, 1536.0)));
         assert_eq!(gradient.iter().filter(|(_, s)| s.non_finite > 0).count(), 2, "the calibration");
@@ -197,17 +259,17 @@ mod tests {
 
     #[test]
     fn infinities_of_scans_that_are_left_out_are_left_out_too() {
-        let detail = LayerDetail::new("head", [&aggregate(40)]);
-        let gradient = &detail.tensors[1];
+        let seen = detail("head", &[&aggregate(40)]);
+        let gradient = &seen.tensors[1];
         assert_eq!((gradient.run.inf, gradient.run.scans, gradient.scans), (0, 38, (40, 2)));
-        assert!(gradient.recent.scans == 32 && detail.tensors[0].run.scans == 40);
+        assert!(gradient.recent.scans == 32 && seen.tensors[0].run.scans == 40);
     }
 
     #[test]
     fn ranks_are_merged_tensor_by_tensor() {
         let (a, b) = (aggregate(40), aggregate(60));
-        let (one, other) = (LayerDetail::new("head", [&a]), LayerDetail::new("head", [&b]));
-        let both = LayerDetail::new("head", [&a, &b]);
+        let (one, other) = (detail("head", &[&a]), detail("head", &[&b]));
+        let both = detail("head", &[&a, &b]);
         assert_eq!(both.tensors.len(), one.tensors.len());
         for (i, tensor) in both.tensors.iter().enumerate() {
             let (one, other) = (&one.tensors[i], &other.tensors[i]);
@@ -219,8 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn the_same_finding_on_two_ranks_is_told_once() {
+        let seen = detail("conv1", &[&aggregate(10), &aggregate(10)]);
+        let told: Vec<_> = seen.findings.iter().map(|told| (told.finding.code, told.ranks.as_slice())).collect();
+        assert_eq!(told, [("AMP201", &[0, 1][..])]);
+        assert_eq!((seen.layer.severity, seen.ranks), (Some(crate::rules::Severity::Warning), vec![0, 1]));
+    }
+
+    #[test]
     fn a_layer_that_was_never_seen_is_empty() {
-        let detail = LayerDetail::new("nowhere", [&aggregate(3)]);
-        assert!(detail.tensors.is_empty() && detail.steps().is_none());
+        let seen = detail("nowhere", &[&aggregate(3)]);
+        assert!(seen.tensors.is_empty() && seen.steps().is_none());
     }
 }

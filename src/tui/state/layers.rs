@@ -24,8 +24,8 @@ pub struct SiteRow {
     pub max: f64,
     /// The same, divided by the loss scale of its step.
     pub max_unscaled: f64,
-    /// Share of zeros among the recent elements; `None` without elements.
-    pub zero_share: Option<f64>,
+    /// Zeros among the recent elements, and all of these.
+    zeros: (u64, u64),
     /// Exponents of the recent scans.
     pub window: Window,
     /// NaN and infinities in the latest scan.
@@ -58,13 +58,37 @@ impl SiteRow {
             dtype: summary.site.dtype,
             max,
             max_unscaled,
-            zero_share: (count > 0).then(|| zeros as f64 / count as f64),
+            zeros: (zeros, count),
             window,
             non_finite_now: latest.map_or((0, 0), |s| (s.stats.nan, s.stats.pos_inf + s.stats.neg_inf)),
             inherited: latest.is_some_and(|s| s.inherited),
             samples: (summary.samples, summary.non_finite_samples),
             became_zero: summary.nonzero_samples > 0 && latest.is_some_and(|s| s.stats.zeros == s.stats.count),
         }
+    }
+
+    /// Adds what another rank saw of the same site.
+    fn merge(&mut self, other: &Self) {
+        self.max = self.max.max(other.max);
+        self.max_unscaled = self.max_unscaled.max(other.max_unscaled);
+        self.zeros = (self.zeros.0 + other.zeros.0, self.zeros.1 + other.zeros.1);
+        self.window.merge(&other.window);
+        // A value that was born on one rank is no less an origin for having been inherited on another.
+        self.inherited = match (self.is_non_finite(), other.is_non_finite()) {
+            (true, true) => self.inherited && other.inherited,
+            (false, true) => other.inherited,
+            (_, false) => self.inherited,
+        };
+        let (nan, inf) = other.non_finite_now;
+        self.non_finite_now = (self.non_finite_now.0 + nan, self.non_finite_now.1 + inf);
+        self.samples = (self.samples.0 + other.samples.0, self.samples.1 + other.samples.1);
+        self.became_zero &= other.became_zero;
+    }
+
+    /// Share of zeros among the recent elements; `None` without elements.
+    pub fn zero_share(&self) -> Option<f64> {
+        let (zeros, count) = self.zeros;
+        (count > 0).then(|| zeros as f64 / count as f64)
     }
 
     /// Share of the non-zero elements that are subnormal in FP16; 1 for a tensor that became zero, `None` for one that always was.
@@ -139,7 +163,7 @@ impl Layer {
             headroom: headroom(&sites),
             fading: fading(&sites),
             subnormal_share: held.iter().filter_map(|s| s.fading()).reduce(f64::max),
-            zero_share: mean(&held, |s| s.zero_share),
+            zero_share: mean(&held, SiteRow::zero_share),
             non_finite_scans: sites.iter().map(|s| s.samples.1).max().unwrap_or(0),
             non_finite_now: sites.iter().any(SiteRow::is_non_finite),
             gradients: merged(&of(Probe::CastGrad).chain(held.iter().copied()).collect::<Vec<_>>()),
@@ -209,6 +233,19 @@ fn merged(sites: &[&SiteRow]) -> Window {
     let mut window = Window::default();
     sites.iter().for_each(|s| window.merge(&s.window));
     window
+}
+
+/// One layer as the ranks of a run see it together. Findings are of the ranks that were given.
+pub fn layer<'a>(path: &str, ranks: impl Iterator<Item = &'a Aggregate>, findings: &[Finding]) -> Layer {
+    let mut rows: Vec<(&Site, SiteRow)> = Vec::new();
+    for summary in ranks.flat_map(|aggregate| aggregate.sites.iter()).filter(|summary| summary.site.layer == path) {
+        let row = SiteRow::new(summary);
+        match rows.iter_mut().find(|(site, _)| **site == summary.site) {
+            Some((_, known)) => known.merge(&row),
+            None => rows.push((&summary.site, row)),
+        }
+    }
+    Layer::new(path, rows.into_iter().map(|(_, row)| row).collect(), findings)
 }
 
 /// The layers of a run in the order in which they were first observed.

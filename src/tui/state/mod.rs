@@ -1,11 +1,13 @@
 //! What is known of a run, in the terms of the dashboard. `view` has a module of the same name for each one here.
 
+mod agreement;
 mod charts;
 mod findings;
 mod header;
 mod layer;
 mod layers;
 mod order;
+mod ranks;
 mod rates;
 mod run;
 mod window;
@@ -14,9 +16,10 @@ mod zones;
 pub use charts::Charts;
 pub use findings::{Findings, same_finding};
 pub use header::{Header, RunState};
-pub use layer::{LayerDetail, Quantity, Tensor};
+pub use layer::{LayerDetail, Quantity, Tensor, Told};
 pub use layers::{Layer, SiteRow, layers};
 pub use order::{Filter, Sort};
+pub use ranks::{RankStatus, Ranks};
 pub use rates::Rates;
 #[cfg(test)]
 pub use run::Judge;
@@ -42,6 +45,12 @@ pub struct Snapshot {
     pub instrument: Instrument,
     /// How the run began, where its first record was read.
     pub run: Option<RunInfo>,
+    /// A line on every rank; empty where there is one alone.
+    pub ranks: Vec<RankStatus>,
+    /// The rank that is shown, where there are several.
+    pub rank: Option<u32>,
+    /// The rank with the gravest findings, where there are several.
+    pub worst_rank: Option<u32>,
 }
 
 impl Snapshot {
@@ -54,6 +63,9 @@ impl Snapshot {
             findings,
             instrument: aggregate.instrument.clone(),
             run: aggregate.run.clone(),
+            ranks: Vec::new(),
+            rank: None,
+            worst_rank: None,
         }
     }
 

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Findings, Header, LayerDetail, Rates, RunState, Snapshot};
+use super::{Findings, Header, Rates, RunState, Snapshot};
 use crate::observation::Record;
-use crate::rules::Diagnosis;
+use crate::rules::{Diagnosis, Finding};
 
 /// What is known of the recording beside what it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,9 +86,14 @@ impl Run {
         self.diagnosis.aggregate().instrument.steps
     }
 
-    /// One layer over the whole run.
-    pub fn layer(&self, path: &str) -> LayerDetail {
-        LayerDetail::new(path, [self.diagnosis.aggregate()])
+    /// The latest step.
+    pub fn step(&self) -> Option<u64> {
+        self.diagnosis.aggregate().latest.as_ref().map(|step| step.index)
+    }
+
+    /// What was found, gravest first.
+    pub fn findings(&self) -> Vec<Finding> {
+        (self.judge)(&self.diagnosis).found
     }
 
     /// What the run is doing at `now`.
@@ -118,14 +123,18 @@ impl Run {
             .then(|| format!("no recording yet; a trainer makes one with AMPDOCTOR_RUN={place}"))
     }
 
-    /// The picture of the run at `now`.
-    pub fn snapshot(&self, now: Duration) -> Snapshot {
+    /// The run in two lines at `now`.
+    pub fn header(&self, now: Duration) -> Header {
         let aggregate = self.diagnosis.aggregate();
         let name = aggregate.run.as_ref().map_or(&self.source.place, |run| &run.name).clone();
         let notice =
             self.source.problem.clone().or_else(|| self.source.notice.clone()).or_else(|| self.waiting_for(now));
-        let header = Header::new(name, self.state(now), aggregate, &self.rates, notice);
-        Snapshot::new(aggregate, (self.judge)(&self.diagnosis), header)
+        Header::new(name, self.state(now), aggregate, &self.rates, notice)
+    }
+
+    /// The picture of the run at `now`.
+    pub fn snapshot(&self, now: Duration) -> Snapshot {
+        Snapshot::new(self.diagnosis.aggregate(), (self.judge)(&self.diagnosis), self.header(now))
     }
 }
 

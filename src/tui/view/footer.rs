@@ -22,6 +22,7 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
 fn text(binding: &Binding, view: &View) -> Line<'static> {
     let word = match binding.action {
         Action::Pause if view.held.is_some() => "go on",
+        Action::MergeRanks if view.ui.all_ranks => "one rank",
         Action::SwitchPanel if view.ui.page != Page::Overview => "tensor",
         Action::Tensors if view.ui.page != Page::Overview => match view.ui.scans {
             Scans::Recent => "whole run",
@@ -40,6 +41,8 @@ fn applies(action: Action, view: &View) -> bool {
         Action::Output => view.output.is_some(),
         Action::Back => !overview,
         Action::NextLayer => layer,
+        Action::NextRank => !view.snapshot.ranks.is_empty(),
+        Action::MergeRanks => layer && !view.snapshot.ranks.is_empty(),
         Action::SwitchPanel | Action::Tensors => overview || layer,
         Action::Open | Action::Sort | Action::Filter => overview,
         _ => true,

@@ -6,19 +6,19 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::number::{duration, grouped, magnitude, percent, scale};
-use super::{Theme, View};
+use super::{Theme, View, ranks};
 use crate::observation::{EndReason, Sampling};
 use crate::tui::state::{Header, RunState};
 
 /// Something said in the header: a word and its value.
-type Item = Vec<Span<'static>>;
+pub type Item = Vec<Span<'static>>;
 
 /// Lines that the header takes.
 pub fn height(area: Rect, view: &View) -> u16 {
     match area.height {
         0..=2 => u16::from(area.height > 0),
         3..=7 => 1,
-        _ => 2 + u16::from(view.snapshot.header.notice.is_some()),
+        _ => 2 + u16::from(!view.snapshot.ranks.is_empty()) + u16::from(view.snapshot.header.notice.is_some()),
     }
 }
 
@@ -27,15 +27,20 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
     let header = &view.snapshot.header;
     let rows = usize::from(area.height.min(2));
     let mut lines = flow(items(header, view), usize::from(area.width), rows);
-    if let (Some(notice), true) = (&header.notice, area.height > 2) {
-        lines.push(Line::styled(notice.clone(), view.theme.warning()));
+    if area.height > 2 {
+        lines.extend(ranks::line(usize::from(area.width), view));
+        lines.extend(header.notice.iter().map(|notice| Line::styled(notice.clone(), view.theme.warning())));
     }
     frame.render_widget(ratatui::widgets::Paragraph::new(lines), area);
 }
 
 fn items(header: &Header, view: &View) -> Vec<Item> {
     let theme = view.theme;
-    let mut items = vec![vec![Span::styled(header.name.clone(), Style::new().bold())], state(header.state, theme)];
+    let name = match view.snapshot.rank {
+        Some(rank) => format!("{} rank {rank}", header.name),
+        None => header.name.clone(),
+    };
+    let mut items = vec![vec![Span::styled(name, Style::new().bold())], state(header.state, theme)];
     if let Some(steps) = view.held {
         let held = if steps > 0 { format!("held, {} steps behind", grouped(steps)) } else { "held".into() };
         items.push(vec![Span::styled(held, theme.warning().reversed())]);
@@ -60,7 +65,8 @@ fn item(label: &str, value: String, style: Style, theme: Theme) -> Item {
     vec![Span::styled(format!("{label} "), theme.dim()), Span::styled(value, style)]
 }
 
-fn state(state: RunState, theme: Theme) -> Item {
+/// What a run is doing, in few words.
+pub fn state(state: RunState, theme: Theme) -> Item {
     let dot = theme.pick("●", "*");
     let (text, style) = match state {
         RunState::Waiting => ("waiting".into(), theme.warning()),

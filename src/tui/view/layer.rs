@@ -14,9 +14,8 @@ use super::wrap::labelled;
 use super::{Theme, View, bars, canvas, maxima, quantiles, tensors};
 use crate::numerics::Format;
 use crate::observation::Probe;
-use crate::rules::Finding;
 use crate::scan::Dtype;
-use crate::tui::state::{Layer, LayerDetail, SiteRow, Spread, Tensor, Zone};
+use crate::tui::state::{Layer, LayerDetail, SiteRow, Spread, Tensor, Told, Zone};
 use crate::tui::ui::{Extent, Scans};
 
 /// From this width the two charts stand side by side.
@@ -29,35 +28,36 @@ const FAR: f64 = 40.0;
 
 /// Draws the page of a layer.
 pub fn draw(frame: &mut Frame, area: Rect, view: &View, path: &str) -> Extent {
-    let layer = view.snapshot.layers.iter().find(|l| l.path == path);
-    let (Some(layer), Some(detail)) = (layer, view.detail.filter(|detail| detail.path == path)) else {
+    let Some(detail) = view.detail.filter(|detail| detail.path == path && !detail.tensors.is_empty()) else {
         let gone = vec![Line::raw("This layer is not in the recording.")];
         return page::draw(frame, area, view, vec![Span::raw("layer")], gone);
     };
     let size = (usize::from(area.width), usize::from(area.height.saturating_sub(1)));
-    page::draw(frame, area, view, title(layer, view), text(layer, detail, size, view))
+    page::draw(frame, area, view, title(detail, view), text(detail, size, view))
 }
 
-fn title(layer: &Layer, view: &View) -> Vec<Span<'static>> {
-    let mut title = vec![Span::raw("layer "), Span::styled(name(layer).to_owned(), view.theme.title(true))];
+fn title(detail: &LayerDetail, view: &View) -> Vec<Span<'static>> {
+    let theme = view.theme;
+    let mut title = vec![Span::raw("layer "), Span::styled(name(&detail.layer).to_owned(), theme.title(true))];
     let (sorted, _) = view.ui.sorted_layers(view.snapshot);
-    if let Some(at) = sorted.iter().position(|l| l.path == layer.path) {
-        title.push(Span::styled(format!("  {}/{}", at + 1, sorted.len()), view.theme.dim()));
+    if let Some(at) = sorted.iter().position(|l| l.path == detail.path) {
+        title.push(Span::styled(format!("  {}/{}", at + 1, sorted.len()), theme.dim()));
     }
-    if let Some(finding) = findings(layer, view).next() {
+    match (detail.of_all, view.snapshot.rank) {
+        (true, _) => title.push(Span::styled(format!("  all {} ranks", detail.ranks.len()), theme.key())),
+        (false, Some(rank)) => title.push(Span::styled(format!("  rank {rank}"), theme.dim())),
+        (false, None) => {}
+    }
+    if let Some(Told { finding, .. }) = detail.findings.first() {
         let text = format!("  {} {}", letter(finding.severity), finding.name);
-        title.push(Span::styled(text, view.theme.severity(finding.severity)));
+        title.push(Span::styled(text, theme.severity(finding.severity)));
     }
     title
 }
 
-fn findings<'a>(layer: &'a Layer, view: &View<'a>) -> impl Iterator<Item = &'a Finding> {
-    view.snapshot.findings.found.iter().filter(|f| f.layer == layer.path && !f.layer.is_empty())
-}
-
-fn text(layer: &Layer, detail: &LayerDetail, (width, height): (usize, usize), view: &View) -> Vec<Line<'static>> {
-    let theme = view.theme;
-    let selected = view.ui.selected_tensor(detail, &view.snapshot.findings.found);
+fn text(detail: &LayerDetail, (width, height): (usize, usize), view: &View) -> Vec<Line<'static>> {
+    let (theme, layer) = (view.theme, &detail.layer);
+    let selected = view.ui.selected_tensor(detail);
     let mut lines = tensors::lines(layer, selected, (height / 4).clamp(3, 8), width, theme);
     if let Some(tensor) = detail.tensors.get(selected) {
         lines.extend(charts(tensor, detail, (width, height), view));
@@ -68,7 +68,7 @@ fn text(layer: &Layer, detail: &LayerDetail, (width, height): (usize, usize), vi
         lines.extend([Line::default(), heading("quantiles over the run")]);
         lines.extend(quantiles);
     }
-    lines.extend(told(layer, width, view));
+    lines.extend(told(detail, width, view));
     lines.extend(non_finite(layer, width, theme));
     lines.extend(parameters(layer, width, view));
     lines
@@ -219,10 +219,16 @@ fn to_the_edge(max: f64, tensor: &Tensor, theme: Theme) -> Option<Span<'static>>
 }
 
 /// The findings of the layer, each with its remedy and its reason.
-fn told(layer: &Layer, width: usize, view: &View) -> Vec<Line<'static>> {
+fn told(detail: &LayerDetail, width: usize, view: &View) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    for finding in findings(layer, view) {
-        lines.push(headline(finding, view, None));
+    for Told { ranks, finding } in &detail.findings {
+        let mut head = headline(finding, view, None);
+        if detail.of_all {
+            let numbers: Vec<String> = ranks.iter().map(u32::to_string).collect();
+            let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+            head.push_span(Span::styled(format!("  {word} {}", numbers.join(", ")), view.theme.dim()));
+        }
+        lines.push(head);
         lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy, width));
         lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
     }

@@ -18,6 +18,7 @@ mod output;
 mod page;
 mod plot;
 mod quantiles;
+mod ranks;
 mod tensors;
 mod theme;
 mod window;
@@ -76,6 +77,7 @@ fn draw_page(frame: &mut Frame, area: Rect, view: &View) -> Extent {
         Page::Finding(finding) => finding::draw(frame, area, view, finding),
         Page::Output => output::draw(frame, area, view),
         Page::Instrument => instrument::draw(frame, area, view),
+        Page::Ranks => ranks::draw(frame, area, view),
     }
 }
 

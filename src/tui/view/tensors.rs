@@ -51,7 +51,7 @@ fn row(site: &SiteRow, width: usize, resolution: Option<Resolution>, selected: b
         site.dtype.name(),
         magnitude(site.max),
         or_dash(site.fading().map(percent)),
-        or_dash(site.zero_share.map(percent)),
+        or_dash(site.zero_share().map(percent)),
     );
     let name = format!("{:<width$}", keep_end(&site.name, width, theme.pick("…", "~")));
     let style = if site.is_non_finite() { theme.bad() } else { Style::new() };

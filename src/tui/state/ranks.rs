@@ -1,0 +1,305 @@
+//! The ranks of a run, each as it is read.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::agreement::{Remark, disagreements, first_alone, first_non_finite};
+use super::{LayerDetail, Run, RunState, Snapshot};
+use crate::rules::Severity;
+use crate::tui::world::Batch;
+
+/// One rank in a line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankStatus {
+    /// Its number.
+    pub number: u32,
+    /// What it is doing.
+    pub state: RunState,
+    /// The gravest of its findings.
+    pub severity: Option<Severity>,
+    /// How many there are.
+    pub findings: usize,
+    /// Its latest step.
+    pub step: Option<u64>,
+    /// Its latest loss; may be non-finite.
+    pub loss: Option<f64>,
+    /// Its loss scale.
+    pub loss_scale: Option<f64>,
+    /// Optimizer steps withheld.
+    pub skipped: u64,
+    /// What it does and the others do not.
+    pub remarks: Vec<Remark>,
+}
+
+/// The ranks of a run, by number. Before the first record of the first one there is none, but still a run to show.
+#[derive(Clone)]
+pub struct Ranks {
+    blank: Run,
+    runs: BTreeMap<u32, Run>,
+}
+
+impl Ranks {
+    /// A run of which nothing was read yet; every rank begins as `blank`.
+    pub fn new(blank: Run) -> Self {
+        Self { blank, runs: BTreeMap::new() }
+    }
+
+    /// Takes in what was read of one rank at `now`; whether that changed anything.
+    pub fn take(&mut self, batch: Batch, now: Duration) -> bool {
+        let blank = &self.blank;
+        let run = self.runs.entry(batch.rank).or_insert_with(|| blank.clone());
+        if batch.restarted {
+            run.restart();
+        }
+        let changed = batch.restarted
+            || run.source.problem != batch.problem
+            || run.source.process_gone != batch.process_gone
+            || !batch.records.is_empty();
+        run.source.problem = batch.problem;
+        run.source.process_gone = batch.process_gone;
+        if !batch.records.is_empty() {
+            run.apply(batch.records, now, batch.age);
+        }
+        changed
+    }
+
+    /// Tells that everything recorded so far was there when watching began.
+    pub fn mark_replay(&mut self) {
+        self.runs.values_mut().for_each(Run::mark_replay);
+    }
+
+    /// Whether the command that was started has ended, and what there is to say of that.
+    pub fn set_command(&mut self, ended: bool, notice: Option<String>) {
+        for run in self.runs.values_mut().chain([&mut self.blank]) {
+            run.source.command_ended = ended;
+            if notice.is_some() {
+                run.source.notice.clone_from(&notice);
+            }
+        }
+    }
+
+    /// Numbers and runs, by rising number.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Run)> {
+        self.runs.iter().map(|(number, run)| (*number, run))
+    }
+
+    /// Whether a finding must name its rank.
+    pub fn are_several(&self) -> bool {
+        self.runs.len() > 1
+    }
+
+    /// Whether a record was read of any rank.
+    pub fn has_begun(&self) -> bool {
+        self.runs.values().any(|run| run.diagnosis().aggregate().run.is_some())
+    }
+
+    /// Whether nothing more will come of any rank.
+    pub fn are_over(&self, now: Duration) -> bool {
+        !self.runs.is_empty() && self.runs.values().all(|run| run.state(now).is_over())
+    }
+
+    /// The rank that is shown: the chosen one where it is there, else the worst.
+    pub fn shown(&self, chosen: Option<u32>) -> Option<u32> {
+        chosen.filter(|number| self.runs.contains_key(number)).or_else(|| self.worst())
+    }
+
+    /// The rank with the gravest finding; of several the one with most of them, then the lowest.
+    pub fn worst(&self) -> Option<u32> {
+        let grave = |run: &Run| {
+            let findings = run.findings();
+            let severity = findings.iter().map(|f| f.severity).max();
+            (severity, findings.iter().filter(|f| Some(f.severity) == severity).count())
+        };
+        self.runs.iter().max_by_key(|&(number, run)| (grave(run), Reverse(*number))).map(|(number, _)| *number)
+    }
+
+    /// The run of a rank, or the blank one.
+    pub fn run(&self, number: Option<u32>) -> &Run {
+        number.and_then(|number| self.runs.get(&number)).unwrap_or(&self.blank)
+    }
+
+    /// What each rank is doing at `now`, shown or not: a change is worth a new picture.
+    pub fn states(&self, now: Duration) -> Vec<RunState> {
+        if self.runs.is_empty() {
+            return vec![self.blank.state(now)];
+        }
+        self.runs.values().map(|run| run.state(now)).collect()
+    }
+
+    /// The picture of the rank that is shown, with a line on every rank.
+    pub fn snapshot(&self, chosen: Option<u32>, now: Duration) -> Snapshot {
+        let shown = self.shown(chosen);
+        let mut snapshot = self.run(shown).snapshot(now);
+        if self.are_several() {
+            snapshot.ranks = self.statuses(now);
+            snapshot.rank = shown;
+            snapshot.worst_rank = self.worst();
+        }
+        snapshot
+    }
+
+    /// One layer over the whole run: of the rank that is shown, or of all.
+    pub fn layer(&self, path: &str, chosen: Option<u32>, all: bool) -> LayerDetail {
+        let shown = self.shown(chosen);
+        let selected = self.iter().filter(|&(number, _)| all || Some(number) == shown);
+        LayerDetail::of_runs(
+            path,
+            all,
+            selected.map(|(number, run)| (number, run.diagnosis().aggregate(), run.findings())),
+        )
+    }
+
+    fn statuses(&self, now: Duration) -> Vec<RankStatus> {
+        let mut remarks = self.disagreements();
+        let most = self.runs.values().filter_map(Run::step).max().unwrap_or(0);
+        let running = self.runs.values().any(|run| !run.state(now).is_over());
+        let statuses = self.runs.iter().zip(remarks.drain(..)).map(|((&number, run), mut remarks)| {
+            let (state, step) = (run.state(now), run.step());
+            if let Some(step) = step.filter(|&step| has_stopped(state, step, most, running)) {
+                remarks.insert(0, Remark::Stopped(step));
+            }
+            let header = run.header(now);
+            let findings = run.findings();
+            RankStatus {
+                number,
+                state,
+                severity: findings.iter().map(|f| f.severity).max(),
+                findings: findings.len(),
+                step,
+                loss: header.loss,
+                loss_scale: header.loss_scale,
+                skipped: header.skipped,
+                remarks,
+            }
+        });
+        statuses.collect()
+    }
+
+    fn disagreements(&self) -> Vec<Vec<Remark>> {
+        let aggregates: Vec<_> = self.runs.values().map(|run| run.diagnosis().aggregate()).collect();
+        let timelines: Vec<_> = aggregates.iter().map(|aggregate| &aggregate.timeline).collect();
+        let mut remarks = disagreements(&timelines);
+        let bad: Vec<_> = aggregates.iter().map(|aggregate| first_non_finite(aggregate)).collect();
+        if let Some((rank, step)) = first_alone(&bad).and_then(|rank| Some((rank, bad[rank]?))) {
+            // It comes first: that a rank skips alone may follow from it.
+            remarks[rank].insert(0, Remark::NonFinite(step));
+        }
+        remarks
+    }
+}
+
+/// Whether a rank stopped while others went on. Ranks wait for each other at every step, so that one which is a few steps behind is only read late.
+fn has_stopped(state: RunState, step: u64, most: u64, others_run: bool) -> bool {
+    const LATE: u64 = 2;
+    match state {
+        RunState::Killed | RunState::Stalled(_) => others_run || step + LATE <= most,
+        RunState::Ended(_) | RunState::Replay(_) => step + LATE <= most,
+        RunState::Live | RunState::Waiting => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::{EndReason, Record, ScalerEvent};
+    use crate::tui::state::{Findings, Source};
+    use crate::tui::testing::scenario::{Fault, records};
+    use crate::tui::testing::underflow;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Ranks whose findings are those of the same place.
+    fn ranks(runs: Vec<Vec<Record>>) -> Ranks {
+        let mut ranks = Ranks::new(Run::new(Source::default()));
+        for (rank, records) in (0..).zip(runs) {
+            ranks.take(Batch { rank, records, ..Batch::default() }, SECOND);
+        }
+        ranks
+    }
+
+    fn clean(steps: u64) -> Vec<Record> {
+        records("r", Fault::None, steps, false)
+    }
+
+    #[test]
+    fn the_worst_rank_is_shown_until_one_is_chosen() {
+        let ranks = ranks(vec![clean(80), records("r", Fault::Nan("conv2"), 80, false), clean(80)]);
+        assert_eq!((ranks.worst(), ranks.shown(None), ranks.shown(Some(2))), (Some(1), Some(1), Some(2)));
+        assert_eq!(ranks.shown(Some(7)), Some(1), "a rank that is not there");
+        let snapshot = ranks.snapshot(Some(0), SECOND);
+        assert_eq!((snapshot.rank, snapshot.worst_rank, snapshot.ranks.len()), (Some(0), Some(1), 3));
+    }
+
+    #[test]
+    fn ranks_alike_draw_no_remark_and_one_alone_is_no_rank() {
+        let both = ranks(vec![clean(60), clean(57)]);
+        assert!(both.snapshot(None, SECOND).ranks.iter().all(|rank| rank.remarks.is_empty()));
+        assert_eq!(both.worst(), Some(0));
+        assert!(ranks(vec![clean(60)]).snapshot(None, SECOND).ranks.is_empty());
+    }
+
+    #[test]
+    fn a_rank_whose_process_is_gone_while_others_go_on_has_stopped() {
+        let mut ranks = ranks(vec![clean(60), clean(40)]);
+        let gone = Batch { rank: 1, process_gone: Some(true), age: 60 * SECOND, ..Batch::default() };
+        ranks.take(gone, SECOND);
+        ranks.take(Batch { rank: 0, records: clean(61).split_off(80), ..Batch::default() }, 59 * SECOND);
+        let statuses = ranks.snapshot(None, 60 * SECOND).ranks;
+        assert_eq!(
+            (statuses[0].remarks.as_slice(), statuses[1].remarks.as_slice()),
+            (&[][..], &[Remark::Stopped(39)][..])
+        );
+    }
+
+    #[test]
+    fn ranks_that_ended_together_have_not_stopped_and_one_that_ended_early_has() {
+        let ended = |steps| records("r", Fault::None, steps, true);
+        let mut two = ranks(vec![ended(60), ended(60)]);
+        two.mark_replay();
+        assert_eq!(two.states(SECOND), [RunState::Replay(EndReason::Finished); 2]);
+        assert!(two.are_over(SECOND) && two.snapshot(None, SECOND).ranks.iter().all(|rank| rank.remarks.is_empty()));
+        let early = ranks(vec![ended(60), ended(30)]).snapshot(None, SECOND).ranks;
+        assert_eq!(early[1].remarks, [Remark::Stopped(29)]);
+    }
+
+    #[test]
+    fn a_rank_that_skips_alone_and_one_that_is_not_finite_alone_are_remarked() {
+        let mut other = clean(60);
+        for record in &mut other {
+            let Record::Step(step) = record else { continue };
+            step.loss_scale = step.loss_scale.map(|scale| if step.index > 20 { scale / 2.0 } else { scale });
+            if step.index == 20 {
+                step.scaler.push(ScalerEvent::Stepped { optimizer: 0, applied: false });
+            }
+        }
+        let nan = records("r", Fault::Nan("conv2"), 62, false);
+        let statuses = ranks(vec![clean(60), other, clean(60), nan]).snapshot(None, SECOND).ranks;
+        assert_eq!(statuses[1].remarks, [Remark::Skips(20), Remark::Scale(21)]);
+        assert_eq!(statuses[3].remarks[0], Remark::NonFinite(60));
+        assert!(statuses[0].remarks.is_empty() && statuses[2].remarks.is_empty());
+    }
+
+    #[test]
+    fn a_layer_is_of_the_rank_that_is_shown_or_of_all() {
+        let found = |_: &crate::rules::Diagnosis| Findings {
+            health: crate::rules::Health::Findings,
+            found: underflow(),
+            doubts: Vec::new(),
+        };
+        let mut ranks = Ranks::new(Run::judged_by(Source::default(), std::rc::Rc::new(found)));
+        for (rank, steps) in [(0, 40), (1, 60)] {
+            ranks.take(Batch { rank, records: clean(steps), ..Batch::default() }, SECOND);
+        }
+        let steps = |chosen, all| ranks.layer("conv1", chosen, all).tensors[0].largest.len();
+        assert_eq!([steps(None, false), steps(Some(1), false), steps(None, true)], [40, 60, 100]);
+        assert_eq!(ranks.layer("conv1", None, true).findings[0].ranks, [0, 1]);
+    }
+
+    #[test]
+    fn another_recording_in_the_place_of_one_leaves_the_others() {
+        let mut ranks = ranks(vec![clean(60), clean(60)]);
+        ranks.take(Batch { rank: 1, restarted: true, records: clean(5), ..Batch::default() }, SECOND);
+        assert_eq!(ranks.iter().map(|(_, run)| run.steps()).collect::<Vec<_>>(), [60, 5]);
+    }
+}

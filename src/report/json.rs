@@ -4,6 +4,7 @@
 //! that could break a reader raises [`SCHEMA_VERSION`].
 
 mod format;
+mod magnitudes;
 mod model;
 mod rank;
 

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod fixture;
 mod json;
+mod layers;
 mod layout;
 mod markdown;
 mod number;
@@ -15,6 +16,7 @@ mod run;
 mod text;
 
 pub use json::{SCHEMA_VERSION, json};
+pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};
 pub use layout::Layout;
 pub use page::{page, page_file_name, page_index, render_page};
 pub use read::{Progress, RankRecording, RunRecording, read_run};
@@ -35,6 +37,11 @@ pub struct Format {
 /// All formats, in the order in which help lists them.
 pub const FORMATS: &[Format] = &[
     Format { name: "json", summary: "everything, for machines (docs/report.schema.json)", render: |run, _| json(run) },
+    Format {
+        name: "layers",
+        summary: "quantiles of each layer's gradients, activations and updates",
+        render: layers::layers,
+    },
     Format { name: "text", summary: "verdict and findings, for people", render: text },
 ];
 

@@ -114,7 +114,7 @@ fn many_ranks_leave_out_those_that_have_nothing_to_say() {
     acts.push(Act::Wait(Duration::from_secs(1)));
     let text = screen(SMALL, vec![], acts);
     let line = shown(&text, "65 ranks");
-    assert!(line.contains("70 ok, stopped at step 2") && line.contains("more: R"), "{line}");
+    assert!(line.contains("70 ok, ended at step 2, others went on") && line.contains("more: R"), "{line}");
     assert!(line.chars().count() <= 80, "{line}");
 }
 

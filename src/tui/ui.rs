@@ -4,6 +4,7 @@ use super::keys::{Action, Edit};
 use super::state::{Filter, Layer, LayerDetail, Snapshot, Sort, same_finding};
 use crate::observation::{Probe, Site};
 use crate::rules::Finding;
+use crate::scan::Dtype;
 
 /// A screen.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,8 +146,9 @@ impl Ui {
             let of_its_kind = |site: &Site| Some(site.probe) == f.probe;
             place(&|site| of_its_kind(site) && site.operator == f.operator).or_else(|| place(&of_its_kind))
         });
+        let in_fp16 = || place(&|site| site.probe == Probe::ActivationGrad && site.dtype == Dtype::F16);
         let gradient = || place(&|site| site.probe == Probe::ActivationGrad);
-        blamed.or_else(gradient).or_else(|| place(&|site| site.probe.is_gradient())).unwrap_or(0)
+        blamed.or_else(in_fp16).or_else(gradient).or_else(|| place(&|site| site.probe.is_gradient())).unwrap_or(0)
     }
 
     /// Does what a key means, where that concerns only what is looked at. `detail` is that of the layer whose page is shown.

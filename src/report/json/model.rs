@@ -3,9 +3,11 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
+use super::super::layers::layer_magnitudes;
 use super::super::number::Number;
 use super::super::{Attributed, Run};
 use super::SCHEMA_VERSION;
+use super::magnitudes::LayerDocument;
 use super::rank::RankDocument;
 use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
 
@@ -20,6 +22,8 @@ pub(super) struct Document<'a> {
     findings: Vec<FindingDocument<'a>>,
     omitted: Vec<OmittedDocument>,
     doubts: Vec<DoubtDocument<'a>>,
+    /// All ranks together.
+    layers: Vec<LayerDocument<'a>>,
     ranks: Vec<RankDocument<'a>>,
     /// Recordings of which nothing could be read.
     unreadable: Vec<String>,
@@ -91,6 +95,7 @@ impl<'a> Document<'a> {
             findings: run.findings().iter().map(FindingDocument::of).collect(),
             omitted: run.omitted().iter().map(OmittedDocument::of).collect(),
             doubts: run.doubts().iter().map(DoubtDocument::of).collect(),
+            layers: layer_magnitudes(run).iter().map(LayerDocument::of).collect(),
             ranks: run.ranks.iter().map(RankDocument::of).collect(),
             unreadable: run.unreadable.iter().map(ToString::to_string).collect(),
         }

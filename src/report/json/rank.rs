@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::super::Rank;
 use super::super::number::Number;
-use crate::aggregate::{Aggregate, Instrument, MagnitudeHistogram, ScalerSummary, SiteSummary, Timeline};
+use super::magnitudes::MagnitudesDocument;
+use crate::aggregate::{Aggregate, Instrument, ScalerSummary, SiteSummary, Timeline};
 use crate::numerics::{Format, Zones};
 use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
 use crate::recording::Damage;
@@ -143,19 +144,6 @@ struct SiteDocument<'a> {
     step_min: Option<MagnitudesDocument>,
     fp16: Option<Fp16Document>,
     exponents: ExponentsDocument<'a>,
-}
-
-/// A magnitude of the tensor, one a step, over the run; quantiles to 4.4 %.
-#[derive(Serialize)]
-struct MagnitudesDocument {
-    steps: u64,
-    zero: u64,
-    non_finite: u64,
-    clamped: u64,
-    p10: Option<Number>,
-    p50: Option<Number>,
-    p90: Option<Number>,
-    p99: Option<Number>,
 }
 
 /// Shares of the finite non-zero elements, held in FP16 as they were recorded (a gradient with its loss scale).
@@ -349,25 +337,6 @@ impl Fp16Document {
             zero_share: Number(zones.share(zones.lost)),
             subnormal_share: Number(zones.share(zones.fading)),
             overflow_share: Number(zones.share(zones.overflow)),
-        })
-    }
-}
-
-impl MagnitudesDocument {
-    /// `None` where this magnitude is not followed for the site.
-    fn of(histogram: &MagnitudeHistogram) -> Option<Self> {
-        let MagnitudeHistogram { zero, non_finite, clamped, .. } = *histogram;
-        let quantile = |q| histogram.quantile(q).map(Number);
-        let followed = histogram.len() + zero + non_finite > 0;
-        followed.then(|| Self {
-            steps: histogram.len(),
-            zero,
-            non_finite,
-            clamped,
-            p10: quantile(0.1),
-            p50: quantile(0.5),
-            p90: quantile(0.9),
-            p99: quantile(0.99),
         })
     }
 }

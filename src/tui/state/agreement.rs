@@ -12,8 +12,10 @@ use crate::observation::{Probe, Site};
 /// Something that one rank does and the others do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// Its recording stopped at this step while others went on.
+    /// Its recording stopped at this step, without an end, while others went on.
     Stopped(u64),
+    /// It ended in order at this step, and others went on.
+    Ended(u64),
     /// Its loss scale is another, from about this step on.
     Scale(u64),
     /// It skips other steps, from about this step on.
@@ -27,6 +29,7 @@ impl Remark {
     pub fn words(self) -> String {
         match self {
             Remark::Stopped(step) => format!("stopped at step {step}"),
+            Remark::Ended(step) => format!("ended at step {step}, others went on"),
             Remark::Scale(step) => format!("other loss scale from step {step}"),
             Remark::Skips(step) => format!("other skips from step {step}"),
             Remark::NonFinite(step) => format!("not finite at step {step}, alone or first"),

@@ -156,8 +156,9 @@ impl Ranks {
         let running = self.runs.values().any(|run| !run.state(now).is_over());
         let statuses = self.runs.iter().zip(remarks.drain(..)).map(|((&number, run), mut remarks)| {
             let (state, step) = (run.state(now), run.step());
-            if let Some(step) = step.filter(|&step| has_stopped(state, step, most, running)) {
-                remarks.insert(0, Remark::Stopped(step));
+            match step.and_then(|step| stop(state, step, most, running)) {
+                Some(stopped @ Remark::Stopped(_)) => remarks.insert(0, stopped),
+                other => remarks.extend(other),
             }
             let header = run.header(now);
             let findings = run.findings();
@@ -189,13 +190,15 @@ impl Ranks {
     }
 }
 
-/// Whether a rank stopped while others went on. Ranks wait for each other at every step, so that one which is a few steps behind is only read late.
-fn has_stopped(state: RunState, step: u64, most: u64, others_run: bool) -> bool {
+/// What there is to say of a rank that no longer goes on while others do, or did. Ranks wait for each other at every step, so that one which is a few
+/// steps behind is only read late.
+fn stop(state: RunState, step: u64, most: u64, others_run: bool) -> Option<Remark> {
     const LATE: u64 = 2;
+    let is_behind = step + LATE <= most;
     match state {
-        RunState::Killed | RunState::Stalled(_) => others_run || step + LATE <= most,
-        RunState::Ended(_) | RunState::Replay(_) => step + LATE <= most,
-        RunState::Live | RunState::Waiting => false,
+        RunState::Killed | RunState::Stalled(_) => (others_run || is_behind).then_some(Remark::Stopped(step)),
+        RunState::Ended(_) | RunState::Replay(_) => is_behind.then_some(Remark::Ended(step)),
+        RunState::Live | RunState::Waiting => None,
     }
 }
 
@@ -260,7 +263,7 @@ mod tests {
         assert_eq!(two.states(SECOND), [RunState::Replay(EndReason::Finished); 2]);
         assert!(two.are_over(SECOND) && two.snapshot(None, SECOND).ranks.iter().all(|rank| rank.remarks.is_empty()));
         let early = ranks(vec![ended(60), ended(30)]).snapshot(None, SECOND).ranks;
-        assert_eq!(early[1].remarks, [Remark::Stopped(29)]);
+        assert_eq!(early[1].remarks, [Remark::Ended(29)]);
     }
 
     #[test]

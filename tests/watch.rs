@@ -85,6 +85,34 @@ fn a_command_is_watched_to_its_end_and_its_status_is_passed_on() {
 }
 
 #[test]
+fn an_output_without_end_does_not_fill_the_disk() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    let script = "i=0; while [ $i -lt 40 ]; do head -c 1000000 /dev/zero | tr '\\0' x; echo; i=$((i+1)); sleep 0.05; done; echo end";
+    let output = watch(&["--run", run.to_str().expect("a path"), "--", "sh", "-c", script]);
+    assert!(output.status.success(), "{}", text(&output));
+    let kept = fs::read(run.join("output.log")).expect("kept");
+    assert!(kept.len() < 20_000_000 && kept.ends_with(b"x\nend\n"), "{} bytes of 40 MB", kept.len());
+}
+
+#[test]
+fn several_ranks_are_told_apart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (run, other) = (dir.path().join("run"), dir.path().join("other"));
+    write(&run, Fault::None, 80, Duration::ZERO, true);
+    write(&other, Fault::Nan("conv2"), 80, Duration::ZERO, true);
+    fs::copy(other.join("rank-0.amprec"), run.join("rank-1.amprec")).expect("copied");
+    let run = run.to_str().expect("a path");
+    let lines = text(&watch(&[run]));
+    assert!(
+        lines.contains("demo rank 0: the run has ended") && lines.contains("rank 1: not finite at step 60"),
+        "{lines}"
+    );
+    let frame = text(&watch(&[run, "--once"]));
+    assert!(frame.contains("demo rank 1") && frame.contains("2 ranks  0 ok") && frame.contains("1 E worst"), "{frame}");
+}
+
+#[test]
 fn one_frame_is_printed_as_text() {
     let dir = tempfile::tempdir().expect("a folder");
     let run = dir.path().join("demo");

@@ -87,7 +87,7 @@ Exit status:
   128 + n where signal n ended the watching
 
 SIGINT and SIGTERM stop the command too. It goes on when the terminal goes away (SIGHUP).
-What it prints goes to output.log in the run directory, whole: where the disk is full, it meets that error itself.
+What it prints goes to output.log in the run directory. While it is watched, of more than 8 MB the last part is kept.
 
 Examples:
   ampdoctor watch runs/fp16

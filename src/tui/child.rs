@@ -1,8 +1,8 @@
 //! The command that `watch` starts: in a process group of its own, its output in a file.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{self, ExitStatus, Stdio};
@@ -19,8 +19,6 @@ pub const OUTPUT: &str = "output.log";
 pub const RUN_VARIABLE: &str = "AMPDOCTOR_RUN";
 /// How long a command may take to end when it is asked to, before it is killed.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// How much of the output is shown.
-const TAIL_BYTES: u64 = 64 << 10;
 
 /// The command that was started.
 ///
@@ -42,7 +40,9 @@ impl Child {
         let run =
             std::path::absolute(run).with_context(|| format!("the run directory has no path: {}", run.display()))?;
         let output = run.join(OUTPUT);
-        let file = OpenOptions::new().create(true).write(true).truncate(true).open(&output);
+        // Appended to, so that the command goes on at the end when the file is shortened.
+        let file = OpenOptions::new().create(true).append(true).open(&output);
+        let file = file.and_then(|file| file.set_len(0).map(|()| file));
         let file = file.with_context(|| format!("the command's output cannot be kept: {}", output.display()))?;
         let errors = file.try_clone().context("the command's output cannot be kept")?;
         let process = process::Command::new(program)
@@ -106,46 +106,6 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// The last lines of the file at `path`, as a terminal would have shown them: without escape sequences, and of a line that was
-/// overwritten (a progress bar) the last state. `None` when there is no such file.
-pub fn tail(path: &Path) -> io::Result<Option<Vec<String>>> {
-    let mut file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let start = file.metadata()?.len().saturating_sub(TAIL_BYTES);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    // The first line of a part is cut somewhere.
-    let mut lines: Vec<String> = text.split('\n').skip(usize::from(start > 0)).map(visible).collect();
-    while lines.last().is_some_and(String::is_empty) {
-        lines.pop();
-    }
-    Ok(Some(lines))
-}
-
-/// What is left on the screen of one line of output.
-fn visible(line: &str) -> String {
-    let line = line.trim_end_matches('\r');
-    let line = line.rsplit('\r').next().unwrap_or(line);
-    let mut out = String::with_capacity(line.len());
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\x1b' if chars.peek() == Some(&'[') => {
-                chars.next();
-                chars.by_ref().find(|c| ('\x40'..='\x7e').contains(c));
-            }
-            '\t' => out.push_str("    "),
-            c if c.is_control() => {}
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,7 +118,10 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             if let Command::Ended(status) = child.poll().expect("waited for") {
-                return (status, tail(&run.join(OUTPUT)).expect("readable").expect("output is kept"));
+                return (
+                    status,
+                    crate::tui::output::tail(&run.join(OUTPUT)).expect("readable").expect("output is kept"),
+                );
             }
             assert!(Instant::now() < until, "the command does not end");
             std::thread::sleep(Duration::from_millis(5));
@@ -194,11 +157,5 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let error = Child::start(&["no-such-program-here".into()], dir.path()).err().expect("an error");
         assert!(format!("{error:#}").contains("no-such-program-here"), "{error:#}");
-    }
-
-    #[test]
-    fn output_is_shown_as_a_terminal_would_have_left_it() {
-        assert_eq!(visible("\x1b[31mred\x1b[0m\tx"), "red    x");
-        assert_eq!(visible("10 %\r50 %\r100 %\r"), "100 %");
     }
 }

@@ -1,11 +1,11 @@
 //! The world as it is: a clock, a recording, a command, a terminal.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::child::{self, Child};
+use super::child::Child;
 use super::feed::Feed;
+use super::output::Output;
 use super::terminal::{self, Input, Signals};
 use super::world::{Batch, Command, Event, World};
 
@@ -15,8 +15,8 @@ pub struct Live {
     pub feed: Feed,
     /// The command that was started.
     pub child: Option<Child>,
-    /// The file with its output; that of an earlier start where only a run is watched.
-    pub output: PathBuf,
+    /// Its output; that of an earlier start where only a run is watched.
+    pub output: Output,
     /// Signals that ask to end.
     pub signals: Signals,
     /// Where events come from.
@@ -39,13 +39,13 @@ impl World for Live {
     }
 
     fn command(&mut self) -> io::Result<Command> {
-        self.child.as_mut().map_or(Ok(Command::None), Child::poll)
+        let Some(child) = &mut self.child else { return Ok(Command::None) };
+        self.output.keep_short();
+        child.poll()
     }
 
     fn output(&mut self) -> Option<Vec<String>> {
-        child::tail(&self.output).unwrap_or_else(|error| {
-            Some(vec![format!("the output cannot be read ({error}): {}", self.output.display())])
-        })
+        self.output.tail()
     }
 
     fn suspend(&mut self) -> io::Result<()> {

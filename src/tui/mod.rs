@@ -14,6 +14,7 @@ mod lines;
 mod live;
 mod once;
 mod options;
+mod output;
 mod plain;
 mod state;
 mod terminal;

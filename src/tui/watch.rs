@@ -14,6 +14,7 @@ use super::app::{App, Exit};
 use super::child::{Child, GRACE, OUTPUT};
 use super::feed::Feed;
 use super::live::Live;
+use super::output::{LIMIT, Output};
 use super::plain::{Plain, closed_pipe};
 use super::state::{Ranks, Run, Source};
 use super::terminal::{Input, Screen, Signals, has_hung_up};
@@ -59,7 +60,7 @@ fn open(target: &WatchTarget, signals: Signals, input: Input) -> anyhow::Result<
         WatchTarget::Run(run) => (Feed::new(run), None, run),
         WatchTarget::Command { command, run } => (Feed::of_a_new_run(run), Some(Child::start(command, run)?), run),
     };
-    Ok(Live { feed, child, output: directory(run).join(OUTPUT), signals, input, start: Instant::now() })
+    Ok(Live { feed, child, output: Output::at(directory(run).join(OUTPUT)), signals, input, start: Instant::now() })
 }
 
 /// Whether there is a recording that can be read now.
@@ -153,10 +154,9 @@ fn leave(exit: Exit, ranks: &Ranks, world: &mut Live) -> anyhow::Result<WatchOut
 
 fn say_that_it_goes_on(ranks: &Ranks, world: &Live) -> io::Result<()> {
     let pid = world.child.as_ref().map_or(0, Child::id);
-    say(&format!(
-        "the command goes on as process {pid}; to see it again: ampdoctor watch {}",
-        ranks.run(None).source.place
-    ))
+    let (place, limit) = (&ranks.run(None).source.place, LIMIT >> 20);
+    say(&format!("the command goes on as process {pid}; to see it again: ampdoctor watch {place}"))?;
+    say(&format!("its output is no longer kept below {limit} MB: {}", world.output.path.display()))
 }
 
 /// What a write to a terminal that has gone away fails with.
@@ -193,7 +193,10 @@ fn print_end(ranks: &Ranks, world: &Live) -> io::Result<()> {
         writeln!(out, "recording: {}", file.display())?;
     }
     if world.child.is_some() {
-        writeln!(out, "output of the command: {}", world.output.display())?;
+        writeln!(out, "output of the command: {}", world.output.path.display())?;
+        if let Some(problem) = &world.output.problem {
+            writeln!(out, "note: {problem}")?;
+        }
     }
     out.flush()
 }

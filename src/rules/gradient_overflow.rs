@@ -11,7 +11,8 @@
 //! ## How it decides
 //!
 //! * **No scaler, error**: one infinite gradient in FP16 while activations and loss are finite.
-//! * **Static scale, error**: three of the last 32 steps. A static scale cannot give way, so what overflows now and then goes on doing so.
+//! * **Static scale, error**: three of the last 32 steps. A static scale cannot give way, so what overflows now and then goes on doing so. Where most
+//!   steps overflow and a lower scale would do, the scale is wrong and not the layer: rule `static-scale-wrong` says so instead.
 //! * **Static scale or none, warning**: a gradient above 2^15, one bit from the end. Not under a dynamic scaler: it probes the end on purpose.
 //! * **Dynamic scaler, warning**: a streak of skips in which the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements
 //!   in the gradient that overflows first did not fall by a tenth. **Error** when the scale is below 1.
@@ -31,7 +32,8 @@
 
 use super::non_finite_origin::is_pole_of_derivative;
 use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
-use super::text::{counted, layer_name, measured, number, power_of_two, scale, share};
+use super::scaling::Scaling;
+use super::text::{counted, layer_name, measured, number, power_of_two, scale, sentence, share};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
 use crate::observation::Probe;
@@ -77,35 +79,70 @@ impl Rule for GradientOverflow {
     }
 }
 
-/// How the scale is governed.
-#[derive(Clone, Copy, PartialEq)]
-enum Scaling {
-    None,
-    Static,
-    Dynamic,
-}
-
-fn scaling(aggregate: &Aggregate) -> Scaling {
-    let now = aggregate.latest.as_ref().and_then(|s| s.loss_scale);
-    match (&aggregate.scaler_config, now) {
-        (Some(config), _) if config.is_static() => Scaling::Static,
-        (Some(_), _) => Scaling::Dynamic,
-        (None, Some(_)) => Scaling::Static,
-        (None, None) => Scaling::None,
-    }
-}
-
 fn overflow(aggregate: &Aggregate) -> Option<Firing> {
     let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
     let origin = streak.last_origin.or(streak.first_origin);
     if origin.is_some_and(|o| !is_overflow(aggregate, &o)) {
         return None;
     }
-    match scaling(aggregate) {
+    match Scaling::of(aggregate) {
         Scaling::None => origin.map(|o| without_scaler(aggregate, &o)),
+        Scaling::Static if scale_too_high(aggregate).is_some() => None,
         Scaling::Static => repeated(aggregate).map(|(since, n)| static_scale(aggregate, origin.as_ref(), since, n)),
-        Scaling::Dynamic => falling(&streak).map(|severity| dynamic(aggregate, &streak, origin.as_ref(), severity)),
+        Scaling::AtCeiling | Scaling::Dynamic => {
+            falling(&streak).map(|severity| dynamic(aggregate, &streak, origin.as_ref(), severity))
+        }
     }
+}
+
+/// A static scale at which most of the latest steps overflow, or one overflows that nothing withholds, while a lower one would do: what rule
+/// `static-scale-wrong` then says, in place of this one.
+pub(super) fn scale_too_high(aggregate: &Aggregate) -> Option<Firing> {
+    let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
+    let origin = streak.last_origin.or(streak.first_origin);
+    // Unseen, it may as well be a NaN that no scale makes.
+    if Scaling::of(aggregate) != Scaling::Static || origin.is_none_or(|o| !is_overflow(aggregate, &o)) {
+        return None;
+    }
+    let now = aggregate.latest.as_ref()?.loss_scale?;
+    let remedy = lower_beyond_overflow(aggregate, origin.as_ref(), now).ok()?;
+    let seen = (aggregate.non_finite.latest_step + 1).min(u64::from(LOOK_BACK));
+    let most = repeated(aggregate).filter(|(_, times)| 2 * u64::from(*times) > seen);
+    let is_checked = aggregate.scaler_config.is_some();
+    let (since, what) = match (most, is_checked) {
+        (Some((since, times)), true) => (
+            since,
+            format!(
+                "At the static scale {} it was so at {times} of the last {seen} steps, and each of them was skipped: nothing lowers the scale, so next to \
+                 nothing is learnt.",
+                scale(now)
+            ),
+        ),
+        (_, false) => (
+            streak.first_step,
+            format!(
+                "The loss is multiplied by {} and no scaler looks at the gradients: nothing withholds the step, so the infinity goes into the weights.",
+                scale(now)
+            ),
+        ),
+        (None, true) => return None,
+    };
+    let evidence = vec![
+        measured("loss_scale", now),
+        counted("overflowing_steps_of_last_32", aggregate.non_finite.bad_among_last(LOOK_BACK).into()),
+    ];
+    let mut firing = firing(
+        aggregate,
+        origin.as_ref(),
+        Severity::Error,
+        since,
+        f64::from(u8::from(most.is_some())),
+        evidence,
+        what,
+        remedy,
+    );
+    (firing.layer, firing.operator) = (String::new(), String::new());
+    Some(firing)
 }
 
 /// Infinite, not only NaN, in a tensor that went through FP16, and not the pole of a derivative, which no range would be enough for.
@@ -157,7 +194,7 @@ fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, time
         "It happened at {times} of the last {LOOK_BACK} steps; the scale is static at {}, so it goes on.",
         scale(now)
     );
-    let remedy = lower_beyond_overflow(aggregate, origin, now);
+    let remedy = lower_beyond_overflow(aggregate, origin, now).unwrap_or_else(|otherwise| otherwise);
     let evidence = vec![counted("overflowing_steps_of_last_32", times.into()), measured("loss_scale", now)];
     firing(aggregate, origin, Severity::Error, since, f64::from(times), evidence, what, remedy)
 }
@@ -239,8 +276,8 @@ fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> String {
     )
 }
 
-/// The scale to set where gradients were infinite, so that how large they are is not known.
-fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> String {
+/// The scale to set where gradients were infinite, so that how large they are is not known; else, where a lower one does not help, what to change.
+fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> Result<String, String> {
     let config = aggregate.scaler_config.as_ref();
     // The more elements overflowed, the further the largest lies beyond: an octave for each four times as many, and two to spare.
     let infinite = origin.map_or(1.0, |o| o.inf.max(1) as f64);
@@ -250,14 +287,14 @@ fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f6
     let advice = ScaleAdvice::of(aggregate);
     let exponent = advice.as_ref().and_then(ScaleAdvice::exponent).map_or(guess, |e| e.min(guess));
     match (advice.filter(|a| a.lowest.is_some() && exponent < a.window.low), set_scale(config, Some(now), exponent)) {
-        (Some(advice), _) => format!("{}.", sentence(advice.layer_to_fix(blamed))),
-        (None, Some(set)) => format!(
+        (Some(advice), _) => Err(format!("{}.", sentence(advice.layer_to_fix(blamed)))),
+        (None, Some(set)) => Ok(format!(
             "{}: {octaves} octaves below the scale at which {} elements of it overflowed. How large they are FP16 cannot tell; a dynamic scaler finds the \
              scale by itself.",
             sentence(set),
             number(infinite)
-        ),
-        (None, None) => format!("{}.", sentence(change_layer(aggregate, origin))),
+        )),
+        (None, None) => Err(format!("{}.", sentence(change_layer(aggregate, origin)))),
     }
 }
 
@@ -275,7 +312,7 @@ fn lower(aggregate: &Aggregate, now: f64) -> String {
 
 /// A gradient one bit from the end where no dynamic scaler probes it on purpose.
 fn near(aggregate: &Aggregate) -> Option<Firing> {
-    if scaling(aggregate) == Scaling::Dynamic {
+    if matches!(Scaling::of(aggregate), Scaling::Dynamic | Scaling::AtCeiling) {
         return None;
     }
     let is_near = |s: &SiteSummary, max: f64| s.site.dtype == Dtype::F16 && s.site.probe.is_gradient() && max > NEAR;
@@ -284,7 +321,7 @@ fn near(aggregate: &Aggregate) -> Option<Firing> {
     let step = aggregate.latest.as_ref()?;
     let max_abs = observation.stats.max_abs;
     let now = step.loss_scale.unwrap_or(1.0);
-    let remedy = if scaling(aggregate) == Scaling::Static {
+    let remedy = if Scaling::of(aggregate) == Scaling::Static {
         lower(aggregate, now)
     } else {
         format!(
@@ -309,11 +346,6 @@ fn near(aggregate: &Aggregate) -> Option<Firing> {
         ),
         remedy,
     })
-}
-
-fn sentence(text: String) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or(String::new(), |c| c.to_uppercase().chain(chars).collect())
 }
 
 #[cfg(test)]
@@ -360,9 +392,23 @@ mod tests {
             s.skipped(4096.0, 4096.0);
             backward(s, 3e6, i);
         });
-        let f = only(&run);
-        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc2", 0));
+        // All steps overflow, and a lower scale would do.
+        let d = diagnose(&run);
+        assert_eq!(found(&d), ["AMP307"], "{:#?}", d.findings());
+        let f = &d.findings()[0];
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
         assert!(f.remedy.starts_with("Lower the static loss scale from 4096 (2^12) to "), "{}", f.remedy);
+
+        let mut now_and_then = Scenario::new();
+        now_and_then.static_scaler(4096.0).steps(32, |s, i| {
+            if i % 8 == 7 {
+                s.skipped(4096.0, 4096.0);
+            } else {
+                s.applied(4096.0);
+            }
+            backward(s, if i % 8 == 7 { 3e6 } else { 3.0 }, i);
+        });
+        assert_eq!((only(&now_and_then).layer.as_str(), only(&now_and_then).onset_step), ("fc2", 7));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod finding;
 mod gradient_overflow;
 mod gradient_underflow;
 mod lost_weight_decay;
+mod no_loss_scale;
 mod non_finite_origin;
 mod nothing_observed;
 mod registry;
@@ -25,9 +26,12 @@ mod scale_runaway;
 #[cfg(test)]
 mod scale_simulation;
 mod scale_thrash;
+mod scaling;
 #[cfg(test)]
 mod silence;
+mod static_scale_wrong;
 mod text;
+mod underflow;
 mod update_advice;
 mod updates_below_normal;
 mod vanishing_eps;

@@ -2,8 +2,9 @@
 
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, broken_masters, dead_updates,
-    gradient_overflow, gradient_underflow, lost_weight_decay, non_finite_origin, nothing_observed, scale_floor,
-    scale_jump, scale_ratchet, scale_runaway, scale_thrash, updates_below_normal, vanishing_eps,
+    gradient_overflow, gradient_underflow, lost_weight_decay, no_loss_scale, non_finite_origin, nothing_observed,
+    scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, static_scale_wrong, updates_below_normal,
+    vanishing_eps,
 };
 
 /// All rules, by code.
@@ -20,6 +21,8 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &scale_floor::ScaleFloor,
         &scale_runaway::ScaleRunaway,
         &scale_jump::ScaleJump,
+        &static_scale_wrong::StaticScaleWrong,
+        &no_loss_scale::NoLossScale,
         &dead_updates::DeadUpdates,
         &updates_below_normal::UpdatesBelowNormal,
         &lost_weight_decay::LostWeightDecay,
@@ -62,6 +65,8 @@ mod tests {
         AMP303 scale-floor error
         AMP304 scale-runaway info
         AMP306 scale-jump warning
+        AMP307 static-scale-wrong error
+        AMP308 no-loss-scale error
         AMP401 dead-updates error
         AMP402 updates-below-normal warning
         AMP404 lost-weight-decay warning

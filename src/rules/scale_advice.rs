@@ -8,8 +8,6 @@ use crate::scan::{Dtype, Stats};
 
 /// Samples that the lower end of the window stands on: those that the verdict stands on.
 const SAMPLES: usize = 3;
-/// Where nothing of the gradient is left to compute a scale from: what PyTorch starts with, as an exponent.
-const DEFAULT_INIT: i32 = 16;
 
 /// The gradient that a rule blames, where it does.
 pub(super) enum Blamed<'a> {
@@ -37,6 +35,9 @@ pub(super) struct ScaleAdvice<'a> {
 }
 
 impl<'a> ScaleAdvice<'a> {
+    /// Where nothing of the gradient is left to compute a scale from: what PyTorch starts with, as an exponent.
+    pub const DEFAULT_INIT: i32 = 16;
+
     /// What the gradients of the latest step say; `None` when none of them has a non-zero element.
     pub fn of(aggregate: &'a Aggregate) -> Option<Self> {
         let gradients = || aggregate.latest_observations().map(|(_, s)| s).filter(|s| is_carried_in_fp16(aggregate, s));
@@ -47,7 +48,7 @@ impl<'a> ScaleAdvice<'a> {
         let tops: Vec<i32> = gradients().filter_map(upper_end).collect();
         let high = upper_end(highest)?;
         // Without a gradient to ask, the lower end is where scalers begin.
-        let low = lowest.map_or(high.min(DEFAULT_INIT), |(low, _)| low);
+        let low = lowest.map_or(high.min(Self::DEFAULT_INIT), |(low, _)| low);
         let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
         let stands_out = |value: i32, all: Vec<i32>| (value - median(all)).abs();
         Some(Self {
@@ -64,7 +65,7 @@ impl<'a> ScaleAdvice<'a> {
     pub fn exponent(&self) -> Option<i32> {
         let recommended = self.window.recommended()?;
         Some(if self.incomplete || self.lowest.is_none() {
-            recommended.max(DEFAULT_INIT).min(self.window.high)
+            recommended.max(Self::DEFAULT_INIT).min(self.window.high)
         } else {
             recommended
         })
@@ -118,6 +119,10 @@ pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponen
             "{} the static loss scale from {} to {target}, or let it be dynamic",
             verb(c.init_scale),
             scale(c.init_scale)
+        )),
+        (Some(c), _) if c.max_scale.is_some_and(|ceiling| ceiling < wanted) => Some(format!(
+            "raise the ceiling of the scale, `max_scale`, from {} to {target} or more",
+            scale(c.max_scale.unwrap_or(wanted))
         )),
         (Some(c), Some(now)) if now < wanted && wanted <= c.init_scale => Some(format!(
             "find out why the scale fell from {} to {}: look at the steps that were skipped, for it has to be {target}",

@@ -81,6 +81,12 @@ pub(super) fn keep_in_range(site: &Site) -> String {
     }
 }
 
+/// The text with its first letter in upper case.
+pub(super) fn sentence(text: String) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or(String::new(), |c| c.to_uppercase().chain(chars).collect())
+}
+
 /// `n` things, with the right ending.
 pub(super) fn count(n: usize, thing: &str) -> String {
     if n == 1 { format!("1 {thing}") } else { format!("{n} {thing}s") }

@@ -59,7 +59,7 @@ fn finds(fault: &str, code: &str, layer: Option<&str>, arguments: &str) {
 #[test]
 fn a_loss_scale_of_next_to_nothing_is_found() {
     for model in ["mlp", "conv"] {
-        finds("underflow@40", "AMP201", None, &format!("--model {model}"));
+        finds("underflow@40", "AMP307", None, &format!("--model {model}"));
     }
 }
 

@@ -1,0 +1,117 @@
+//! ## What it finds
+//!
+//! FP16 gradients that underflow because the loss is not scaled: there is no loss scaler, or its scale is 1.
+//!
+//! ## Why it matters
+//!
+//! FP16 keeps full precision down to 2^-14 = 6.1e-5 and nothing below 2^-25. Gradients of a mean loss are often smaller: they are rounded to zero, the layers stop
+//! learning, and nothing is NaN. A loss scale lifts them, at no cost.
+//!
+//! ## How it decides
+//!
+//! The gradients are judged as by rule `gradient-underflow`, over three scanned steps.
+//!
+//! * **Error**: Ehat, the predicted error of the direction, is above 1e-3 in the median gradient.
+//! * **Warning**: it is above 1e-4, or above 1e-2 in one layer, or the largest value of more than half of the gradients lies below 2^-14.
+//!
+//! And there is a scale at which all gradients that were seen are well: where none is, a layer is to blame, and `gradient-underflow` names it.
+//!
+//! ## What to do
+//!
+//! Scale the loss with a dynamic `GradScaler` that begins at the scale named. It is a power of two out of the window in which every gradient that was seen keeps
+//! Ehat below 1e-4 and the largest keeps a bit of headroom.
+//!
+//! ## When it stays silent
+//!
+//! On FP16 without a scaler whose gradients are large enough: that is no fault. On FP32 and BF16, which need no scale. Where a scaler is there, static or dynamic, at a scale other than 1.
+
+use super::scaling::Scaling;
+use super::underflow::{Cause, fault_of};
+use super::{Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::Aggregate;
+
+/// See the page of the rule.
+pub struct NoLossScale;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP308",
+    name: "no-loss-scale",
+    severity: Severity::Error,
+    summary: "FP16 gradients underflow because the loss is not scaled.",
+    source: include_str!("no_loss_scale.rs"),
+};
+
+impl Rule for NoLossScale {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        if !matches!(Scaling::of(aggregate), Scaling::None | Scaling::Static) {
+            return Vec::new();
+        }
+        fault_of(aggregate, Cause::NoScale).map(Verdict::Firing).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::scenario::{Scenario, normal};
+    use crate::rules::silence::{diagnose, found};
+    use crate::rules::{Severity, Value};
+    use crate::scan::Dtype::{Bf16, F16, F32};
+
+    /// Four steps of four layers, their gradients of this deviation, without a scaler or with a static one.
+    fn run(deviation: f64, static_scale: Option<f64>, dtype: crate::scan::Dtype) -> Scenario {
+        let mut run = Scenario::new();
+        if let Some(scale) = static_scale {
+            run.static_scaler(scale);
+        }
+        run.steps(5, |s, i| {
+            s.loss(1.0);
+            if let Some(scale) = static_scale {
+                s.applied(scale);
+            }
+            for layer in (1..=4).rev() {
+                let values = normal(512, deviation * static_scale.unwrap_or(1.0), 10 * i + layer);
+                s.gradient(&format!("fc{layer}"), "linear", dtype, &values);
+            }
+        });
+        run
+    }
+
+    #[test]
+    fn gradients_that_underflow_without_a_scaler_are_one_finding_with_the_scale_that_cures_it() {
+        for none in [None, Some(1.0)] {
+            let d = diagnose(&run(3e-7, none, F16));
+            assert_eq!(found(&d), ["AMP308"], "{:#?}", d.findings());
+            let f = &d.findings()[0];
+            assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
+            let scale = f.evidence.iter().find_map(|e| match (e.name, &e.value) {
+                ("recommended_loss_scale", Value::Number(x)) => Some(*x),
+                _ => None,
+            });
+            assert!(found(&diagnose(&run(3e-7, scale, F16))).is_empty(), "{scale:?}");
+        }
+    }
+
+    #[test]
+    fn most_gradients_below_the_smallest_normal_number_are_a_warning() {
+        let d = diagnose(&run(1.2e-5, None, F16));
+        assert_eq!((found(&d), d.findings()[0].severity), (vec!["AMP308"], Severity::Warning));
+        assert!(d.findings()[0].explanation.contains("below 2^-14"), "{}", d.findings()[0].explanation);
+    }
+
+    #[test]
+    fn fp16_without_a_scaler_whose_gradients_are_large_enough_is_no_fault() {
+        assert!(found(&diagnose(&run(1e-2, None, F16))).is_empty());
+        assert!(found(&diagnose(&run(1e-2, Some(1.0), F16))).is_empty());
+    }
+
+    #[test]
+    fn formats_with_the_range_of_fp32_need_no_scale() {
+        for dtype in [F32, Bf16] {
+            assert!(found(&diagnose(&run(3e-7, None, dtype))).is_empty());
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! ## What it finds
+//!
+//! A loss scale that does not move and is wrong: so high that most steps are skipped, or so low that gradients underflow. Also a dynamic one that its
+//! ceiling (`max_scale`) holds below what the gradients need.
+//!
+//! ## Why it matters
+//!
+//! A dynamic scaler finds its place by itself. A static one that is too high skips step after step, and the loss is flat; without a scaler's check the infinity goes into the weights. One
+//! that is too low loses the small gradients without a sign.
+//!
+//! ## How it decides
+//!
+//! * **Error**, too high: gradients overflowed at three or more, and at more than half, of the last 32 steps, while forward was finite. Where the loss is
+//!   multiplied by hand and no scaler looks at the gradients, at the first such step.
+//! * **Error or warning**, too low: gradients underflow as rule `gradient-underflow` judges it, and at a higher scale they would not.
+//!
+//! In both there is a scale at which all gradients that were seen are well. Where none is, a layer is to blame, and `gradient-overflow` or
+//! `gradient-underflow` names it.
+//!
+//! A ceiling below 2^16, or a static scale of any size, is no fault by itself.
+//!
+//! ## What to do
+//!
+//! Set the scale that is named, or use a dynamic scaler. The scale is a power of two out of the window in which every gradient that was seen keeps Ehat, the predicted error of
+//! its direction, below 1e-4, and the largest keeps a bit of headroom. Where gradients were infinite it is a guess that says so, for how large they are FP16 cannot tell.
+//!
+//! ## When it stays silent
+//!
+//! On a scale that moves: then it is for rules `scale-ratchet`, `scale-floor` and `gradient-underflow`. On a static scale of 1, and on none: rule `no-loss-scale`. On a static
+//! scale at which gradients overflow now and then: rule `gradient-overflow`. On one at which all gradients are well.
+
+use super::gradient_overflow::scale_too_high;
+use super::scaling::Scaling;
+use super::underflow::{Cause, fault_of};
+use super::{Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::Aggregate;
+
+/// See the page of the rule.
+pub struct StaticScaleWrong;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP307",
+    name: "static-scale-wrong",
+    severity: Severity::Error,
+    summary: "A loss scale that cannot move is too high, so that steps are skipped, or too low for the gradients.",
+    source: include_str!("static_scale_wrong.rs"),
+};
+
+impl Rule for StaticScaleWrong {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        if !matches!(Scaling::of(aggregate), Scaling::Static | Scaling::AtCeiling) || !aggregate.has_fp16_gradients() {
+            return Vec::new();
+        }
+        let too_high = scale_too_high(aggregate).map(Box::new);
+        too_high.or_else(|| fault_of(aggregate, Cause::FixedScale)).map(Verdict::Firing).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observation::ScalerConfig;
+    use crate::observation::scenario::{Scenario, StepBuilder, normal};
+    use crate::rules::scale_simulation::settings;
+    use crate::rules::silence::{diagnose, found};
+    use crate::rules::{Finding, Severity, Value};
+    use crate::scan::Dtype::F16;
+
+    fn backward(s: &mut StepBuilder<'_>, deviation: f64, seed: u64) {
+        s.loss(1.0);
+        for layer in (1..=4).rev() {
+            s.gradient(&format!("fc{layer}"), "linear", F16, &normal(512, deviation, 10 * seed + layer));
+        }
+    }
+
+    /// Gradients of this deviation, without the scale, at a static scale that skips what overflows.
+    fn static_run(deviation: f64, scale: f64, steps: u64) -> Scenario {
+        let mut run = Scenario::new();
+        run.static_scaler(scale).steps(steps, |s, i| {
+            if 3.0 * deviation * scale > 65504.0 {
+                s.skipped(scale, scale);
+            } else {
+                s.applied(scale);
+            }
+            backward(s, deviation * scale, i);
+        });
+        run
+    }
+
+    fn only(run: &Scenario) -> Finding {
+        let d = diagnose(run);
+        assert_eq!(found(&d), ["AMP307"], "{:#?}", d.findings());
+        d.findings()[0].clone()
+    }
+
+    fn recommended(finding: &Finding) -> Option<f64> {
+        finding.evidence.iter().find_map(|e| match (e.name, &e.value) {
+            ("recommended_loss_scale", Value::Number(x)) => Some(*x),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn too_low_is_one_finding_and_the_scale_that_is_named_cures_it() {
+        let f = only(&static_run(3e-6, 2f64.powi(-4), 6));
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
+        assert!(f.explanation.contains("static at 0.062 (2^-4)"), "{}", f.explanation);
+        assert!(f.remedy.starts_with("Raise the static loss scale from "), "{}", f.remedy);
+        let scale = recommended(&f).expect("a scale to set");
+        assert!(found(&diagnose(&static_run(3e-6, scale, 6))).is_empty());
+    }
+
+    #[test]
+    fn too_high_is_one_finding_at_the_third_step_since_the_first() {
+        assert!(found(&diagnose(&static_run(1.0, 2f64.powi(20), 2))).is_empty());
+        let f = only(&static_run(1.0, 2f64.powi(20), 3));
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
+        assert!(f.explanation.contains("3 of the last 3 steps"), "{}", f.explanation);
+        assert!(f.remedy.starts_with("Lower the static loss scale from 1048576 (2^20) to "), "{}", f.remedy);
+    }
+
+    #[test]
+    fn a_loss_multiplied_by_hand_is_told_at_the_first_overflow() {
+        let mut run = Scenario::new();
+        run.steps(3, |s, i| {
+            s.loss_scale(1024.0);
+            backward(s, if i == 2 { 1e6 } else { 1.0 }, i);
+        });
+        let f = only(&run);
+        assert_eq!(f.onset_step, 2);
+        assert!(f.explanation.contains("no scaler looks at the gradients"), "{}", f.explanation);
+    }
+
+    /// A dynamic scaler that stands at its ceiling of 2^4 or below.
+    fn at_ceiling(deviation: f64, ceiling: f64) -> Scenario {
+        let mut run = Scenario::new();
+        let config = ScalerConfig { init_scale: ceiling, max_scale: Some(ceiling), ..settings(2000) };
+        run.scaler_config(config).steps(6, |s, i| {
+            s.applied(ceiling);
+            backward(s, deviation * ceiling, i);
+        });
+        run
+    }
+
+    #[test]
+    fn a_ceiling_below_what_the_gradients_need_is_told_with_the_ceiling_to_set() {
+        let f = only(&at_ceiling(3e-8, 16.0));
+        assert!(f.explanation.contains("`max_scale` = 16 (2^4)"), "{}", f.explanation);
+        assert!(f.remedy.starts_with("Raise the ceiling of the scale, `max_scale`, from 16 (2^4) to "), "{}", f.remedy);
+    }
+
+    #[test]
+    fn a_low_ceiling_and_a_static_scale_at_which_gradients_are_well_are_no_fault() {
+        for run in [at_ceiling(1e-2, 16.0), static_run(1e-2, 128.0, 40), static_run(1e-3, 65536.0, 40)] {
+            assert!(found(&diagnose(&run)).is_empty());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The FP16 gradients of the latest step, each judged over its latest samples.
+
+use crate::aggregate::{Aggregate, Sample, SiteSummary};
+
+/// Samples in a row in which a condition must hold; costs two samples of delay.
+pub(in crate::rules) const SAMPLES: usize = 3;
+
+/// One FP16 gradient that has been judged in each of its latest samples.
+pub(in crate::rules) struct Judged<'a> {
+    pub site: &'a SiteSummary,
+    pub latest: &'a Sample,
+    pub since: u64,
+    /// Ehat of each sample, oldest first.
+    pub ehat: [f64; SAMPLES],
+    /// The largest value in any of them.
+    pub max_abs: f64,
+}
+
+impl Judged<'_> {
+    /// What held in all samples.
+    pub fn lasting(&self) -> f64 {
+        self.ehat.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// The judged gradients of the latest step in the order of backward; and where none can be judged yet, the samples that one has.
+pub(in crate::rules) fn judged(aggregate: &Aggregate) -> (Vec<Judged<'_>>, Option<usize>) {
+    let mut waiting = None;
+    let mut judged = Vec::new();
+    for (_, site) in aggregate.latest_observations().filter(|(_, s)| s.site.probe.is_gradient()) {
+        let Some(latest) = site.latest().filter(|s| s.underflow.is_some()) else { continue };
+        match site.last(SAMPLES).and_then(|samples| judge(site, latest, samples)) {
+            Some(one) => judged.push(one),
+            None if site.recent.len() < SAMPLES => {
+                waiting = Some(site.recent.len());
+            }
+            None => {}
+        }
+    }
+    judged.sort_by_key(|j| j.latest.order);
+    (judged, waiting)
+}
+
+fn judge<'a>(
+    site: &'a SiteSummary,
+    latest: &'a Sample,
+    samples: impl Iterator<Item = &'a Sample>,
+) -> Option<Judged<'a>> {
+    let samples: Vec<&Sample> = samples.collect();
+    let ehat: Option<Vec<f64>> = samples.iter().map(|s| s.underflow.map(|u| u.ehat)).collect();
+    Some(Judged {
+        site,
+        latest,
+        since: samples.first()?.step,
+        ehat: ehat?.try_into().ok()?,
+        max_abs: samples.iter().map(|s| s.stats.max_abs).fold(0.0, f64::max),
+    })
+}

@@ -1,0 +1,88 @@
+//! Gradients that underflow in FP16: what was seen, whether it is a fault, whose, and how it is told.
+//!
+//! Three rules speak of it, each of one cause, so that a fault is one finding: `no-loss-scale` where there is no scale and one would help,
+//! `static-scale-wrong` where a scale that cannot rise would have to, and `gradient-underflow` for all else: a layer, or a dynamic scale.
+
+mod decision;
+mod judged;
+mod words;
+
+pub(super) use judged::{Judged, SAMPLES};
+
+use self::decision::decide;
+use super::Firing;
+use super::scale_advice::ScaleAdvice;
+use super::scaling::Scaling;
+use crate::aggregate::Aggregate;
+
+/// Octaves by which a single streak of non-finite gradients lowers the scale when these, and not the scale, are the fault.
+const COLLAPSE_OCTAVES: f64 = 8.0;
+
+/// What has to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// There is no scale, or it is 1.
+    NoScale,
+    /// The scale cannot rise.
+    FixedScale,
+    /// A layer, or the way a dynamic scale went.
+    Other,
+}
+
+/// What is known of the gradients at the latest step.
+pub(super) enum Seen {
+    /// No FP16 gradient can be judged; the samples that one has, where there is one.
+    Nothing(Option<usize>),
+    /// They are well.
+    Well,
+    /// They underflow.
+    Fault(Cause, Box<Firing>),
+}
+
+/// Judges the FP16 gradients of the latest step.
+pub(super) fn see(aggregate: &Aggregate) -> Seen {
+    if !aggregate.has_fp16_gradients() || scale_collapsed(aggregate) {
+        return Seen::Well;
+    }
+    let (judged, samples) = judged::judged(aggregate);
+    if judged.is_empty() {
+        return Seen::Nothing(samples);
+    }
+    match decide(&judged) {
+        None => Seen::Well,
+        Some(decision) => {
+            let advice = ScaleAdvice::of(aggregate);
+            let cause = cause(aggregate, &judged[decision.first], advice.as_ref());
+            Seen::Fault(cause, Box::new(words::firing(aggregate, &judged, &decision, cause, advice.as_ref())))
+        }
+    }
+}
+
+/// The firing of the rule that speaks for this cause.
+pub(super) fn fault_of(aggregate: &Aggregate, wanted: Cause) -> Option<Box<Firing>> {
+    match see(aggregate) {
+        Seen::Fault(cause, firing) if cause == wanted => Some(firing),
+        _ => None,
+    }
+}
+
+/// Whether a higher scale would help, and what keeps it from being there.
+fn cause(aggregate: &Aggregate, shown: &Judged<'_>, advice: Option<&ScaleAdvice<'_>>) -> Cause {
+    let now = shown.latest.loss_scale.unwrap_or(1.0);
+    // Where nothing is left of any gradient the scale with which scalers begin is tried first.
+    let exponent = advice.map_or(Some(ScaleAdvice::DEFAULT_INIT), ScaleAdvice::exponent);
+    match (exponent.map(|e| f64::from(e).exp2()).filter(|&wanted| wanted > now), Scaling::of(aggregate)) {
+        (None, _) | (_, Scaling::Dynamic) => Cause::Other,
+        (Some(_), Scaling::None) => Cause::NoScale,
+        (Some(_), Scaling::Static) if now == 1.0 => Cause::NoScale,
+        (Some(_), Scaling::Static | Scaling::AtCeiling) => Cause::FixedScale,
+    }
+}
+
+/// Whether non-finite gradients drove the scale down in one go: then they are the fault, and what underflows now is a consequence.
+fn scale_collapsed(aggregate: &Aggregate) -> bool {
+    let now = aggregate.latest.as_ref().and_then(|s| s.loss_scale);
+    let collapsed_from =
+        aggregate.non_finite.deepest.filter(|s| s.octaves_fallen() >= COLLAPSE_OCTAVES).and_then(|s| s.first_scale);
+    matches!((now, collapsed_from), (Some(now), Some(from)) if now <= from / COLLAPSE_OCTAVES.exp2())
+}

@@ -1,0 +1,197 @@
+//! How an underflow is told: the numbers, what they mean, and what to change.
+
+use super::Cause;
+use super::decision::{Decision, LAYER_HARMED, MEDIAN_NEAR};
+use super::judged::Judged;
+use crate::aggregate::Aggregate;
+use crate::numerics::Underflow;
+use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, headroom, set_scale};
+use crate::rules::scaling::Scaling;
+use crate::rules::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
+use crate::rules::{Evidence, Firing, Severity};
+
+pub(super) fn firing(
+    aggregate: &Aggregate,
+    judged: &[Judged<'_>],
+    decision: &Decision,
+    cause: Cause,
+    advice: Option<&ScaleAdvice<'_>>,
+) -> Firing {
+    let shown = &judged[decision.first];
+    // Where the scale is the cause, the run as a whole is the place.
+    let names_layer = decision.layer_is_to_blame && cause == Cause::Other;
+    Firing {
+        severity: decision.severity,
+        layer: if names_layer { shown.site.site.layer.clone() } else { String::new() },
+        operator: if names_layer { shown.site.site.operator.clone() } else { String::new() },
+        probe: Some(shown.site.site.probe),
+        since: judged
+            .iter()
+            .filter(|j| j.lasting() >= shown.lasting().min(LAYER_HARMED))
+            .map(|j| j.since)
+            .min()
+            .unwrap_or(shown.since),
+        strength: decision.median.max(shown.lasting()),
+        evidence: evidence(shown, judged.len(), decision, advice),
+        explanation: explanation(aggregate, judged, decision, cause),
+        remedy: remedy(aggregate, shown, names_layer, advice),
+    }
+}
+
+fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Option<&ScaleAdvice<'_>>) -> Vec<Evidence> {
+    let underflow = shown.latest.underflow.unwrap_or(Underflow::ALL_LOST);
+    let scale = shown.latest.loss_scale.unwrap_or(1.0);
+    let mut evidence = vec![
+        measured("median_ehat", decision.median),
+        measured("layer_ehat", shown.lasting()),
+        counted("judged_gradients", judged as u64),
+        counted("starved_gradients", decision.starved as u64),
+        counted("gradients_below_2^-14", decision.below_normal as u64),
+        measured("loss_scale", scale),
+        measured("max_abs_as_held", shown.max_abs),
+        measured("max_abs_unscaled", shown.max_abs / scale),
+    ];
+    // Of a gradient that is lost whole no element is left to fade.
+    if shown.latest.stats.max_abs > 0.0 && underflow.lost_share < 1.0 {
+        evidence.push(measured("fading_share", underflow.fading_share));
+    }
+    let (lost, l1) = match underflow.measured {
+        true => ("lost_share", "lost_l1_share"),
+        false => ("lost_share_estimate", "lost_l1_share_estimate"),
+    };
+    evidence.extend([measured(lost, underflow.lost_share), measured(l1, underflow.l1hat)]);
+    let raised = |exponent: &i32| f64::from(*exponent).exp2() > scale || shown.latest.loss_scale.is_none();
+    if let Some((advice, exponent)) = advice.and_then(|a| Some((a, a.exponent().filter(raised)?))) {
+        evidence.push(measured("recommended_loss_scale", f64::from(exponent).exp2()));
+        evidence.push(measured("headroom_bits_at_recommended", advice.headroom_bits(exponent)));
+    }
+    evidence
+}
+
+fn explanation(aggregate: &Aggregate, judged: &[Judged<'_>], decision: &Decision, cause: Cause) -> String {
+    let shown = &judged[decision.first];
+    let upstream = judged[decision.first + 1..].iter().filter(|j| j.lasting() > MEDIAN_NEAR).count();
+    let mut text = vec![what_is_left(shown), what_is_wrong(judged, decision)];
+    if decision.layer_is_to_blame {
+        text.push(format!("It begins at layer `{}`{}.", layer_name(&shown.site.site), made_by(aggregate, shown)));
+        if upstream > 0 {
+            text.push(format!("{} nearer the input inherited it.", count(upstream, "gradient")));
+        }
+    } else {
+        text.push("It is so from the loss on: no layer is to blame.".into());
+    }
+    text.push(why(aggregate, shown, cause));
+    text.join(" ")
+}
+
+/// What keeps the scale from being where it has to be.
+fn why(aggregate: &Aggregate, shown: &Judged<'_>, cause: Cause) -> String {
+    let now = shown.latest.loss_scale.unwrap_or(1.0);
+    match (cause, Scaling::of(aggregate)) {
+        (Cause::NoScale, Scaling::None) => "There is no loss scaler, and these gradients need one.".into(),
+        (Cause::NoScale, _) => "The loss scale is 1, as if there were none, and these gradients need one.".into(),
+        (Cause::FixedScale, Scaling::AtCeiling) => {
+            format!("The scale stands at its ceiling, `max_scale` = {}, and cannot rise.", scale(now))
+        }
+        (Cause::FixedScale, _) => format!("The scale is static at {}, so nothing raises it.", scale(now)),
+        (Cause::Other, _) => "The scale is too low for these gradients, or they are too small for any.".into(),
+    }
+}
+
+fn what_is_wrong(judged: &[Judged<'_>], decision: &Decision) -> String {
+    let all = judged.len();
+    match decision.severity {
+        Severity::Error => format!(
+            "So the layers are moved in a wrong direction, or not at all: the predicted error of the direction (1 - cosine) is {} in the median of {} \
+             (harmed runs have more than 1e-3, healthy ones 2e-8).",
+            number(decision.median),
+            count(all, "gradient")
+        ),
+        _ if decision.starved > 0 => format!(
+            "So FP16 loses the direction of the gradient in {} of {all}: the predicted error (1 - cosine) is above 0.01 there.",
+            decision.starved
+        ),
+        _ => format!(
+            "{} of {} lie wholly below 2^-14 = 6.1e-5, where FP16's precision fades; the direction of the gradient is not lost yet.",
+            decision.below_normal,
+            count(all, "gradient")
+        ),
+    }
+}
+
+fn what_is_left(shown: &Judged<'_>) -> String {
+    let label = shown.site.site.label();
+    let scale = shown.latest.loss_scale.unwrap_or(1.0);
+    let Some(u) = shown.latest.underflow.filter(|_| shown.latest.stats.max_abs > 0.0) else {
+        return format!(
+            "Nothing is left of the gradient of `{label}`: all {} elements are zero, so nothing below it learns.",
+            shown.latest.stats.count
+        );
+    };
+    let lost = match (u.lost_share, u.saturated) {
+        (s, _) if u.measured => format!("{} of all were rounded to zero (measured at the cast from FP32)", share(s)),
+        (0.0, _) => "none seem lost".to_string(),
+        (s, true) => format!("an estimated {} or more of all were rounded to zero (the estimate ends there)", share(s)),
+        (s, false) => format!("an estimated {} of all were rounded to zero", share(s)),
+    };
+    format!(
+        "Of the gradient of `{label}`, {} of the elements that are left fade (subnormal) and {lost}; its largest value is {} as FP16 held it, {} \
+         without the loss scale.",
+        share(u.fading_share),
+        power_of_two(shown.max_abs),
+        power_of_two(shown.max_abs / scale)
+    )
+}
+
+fn made_by(aggregate: &Aggregate, shown: &Judged<'_>) -> String {
+    let via = shown.latest.via.and_then(|id| aggregate.site(id));
+    via.map_or(String::new(), |v| format!(", in the backward of `{}`", v.site.label()))
+}
+
+fn remedy(
+    aggregate: &Aggregate,
+    shown: &Judged<'_>,
+    layer_is_to_blame: bool,
+    advice: Option<&ScaleAdvice<'_>>,
+) -> String {
+    let config = aggregate.scaler_config.as_ref();
+    let now = shown.latest.loss_scale;
+    // Underflow is never cured by a lower scale: one that is not above what is in force says that the layer, and not the scale, is the place to look.
+    let raised = |exponent: i32| {
+        let higher = f64::from(exponent).exp2() > now.unwrap_or(0.0);
+        set_scale(config, now, exponent).filter(|_| higher || now.is_none())
+    };
+    let Some(advice) = advice else {
+        return match raised(16) {
+            Some(set) => format!(
+                "Nothing of the gradient is left to compute a scale from. {}; a dynamic one halves itself until the gradients fit.",
+                sentence(set)
+            ),
+            None => look_at(aggregate, shown),
+        };
+    };
+    let blamed = if layer_is_to_blame { Blamed::TooSmall(shown.site) } else { Blamed::Nobody };
+    let Some(exponent) = advice.exponent() else { return sentence(advice.layer_to_fix(blamed)) + "." };
+    let Some(set) = raised(exponent).map(sentence) else { return look_at(aggregate, shown) };
+    let fits = headroom(advice, exponent);
+    if shown.latest.stats.max_abs > 0.0 {
+        let compared = compare(shown.site, &shown.latest.stats, now.unwrap_or(1.0), exponent);
+        format!("{set}: {compared}, and {fits}.")
+    } else {
+        format!(
+            "{set}: a gradient of which nothing is left cannot say which scale it needs, so begin there and look again; {fits}."
+        )
+    }
+}
+
+/// What to look at where the scale cannot help.
+fn look_at(aggregate: &Aggregate, shown: &Judged<'_>) -> String {
+    let site = &shown.site.site;
+    let via = shown.latest.via.and_then(|id| aggregate.site(id)).map_or(site, |v| &v.site);
+    format!(
+        "Look at layer `{}`, at what `{}` passes backward: a factor that shrinks the gradient there, a sigmoid or softmax at its end, a mean over very \
+         many elements. Take it out, or compute that part in FP32.",
+        layer_name(site),
+        via.label()
+    )
+}

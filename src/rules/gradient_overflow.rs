@@ -127,20 +127,10 @@ pub(super) fn scale_too_high(aggregate: &Aggregate) -> Option<Firing> {
         ),
         (None, true) => return None,
     };
-    let evidence = vec![
-        measured("loss_scale", now),
-        counted("overflowing_steps_of_last_32", aggregate.non_finite.bad_among_last(LOOK_BACK).into()),
-    ];
-    let mut firing = firing(
-        aggregate,
-        origin.as_ref(),
-        Severity::Error,
-        since,
-        f64::from(u8::from(most.is_some())),
-        evidence,
-        what,
-        remedy,
-    );
+    let times = aggregate.non_finite.bad_among_last(LOOK_BACK);
+    let evidence = vec![measured("loss_scale", now), counted("overflowing_steps_of_last_32", times.into())];
+    let mut firing =
+        firing(aggregate, origin.as_ref(), Severity::Error, since, f64::from(times), evidence, what, remedy);
     (firing.layer, firing.operator) = (String::new(), String::new());
     Some(firing)
 }

@@ -103,9 +103,10 @@ fn what_is_wrong(judged: &[Judged<'_>], decision: &Decision) -> String {
     match decision.severity {
         Severity::Error => format!(
             "So the layers are moved in a wrong direction, or not at all: the predicted error of the direction (1 - cosine) is {} in the median of {} \
-             (harmed runs have more than 1e-3, healthy ones 2e-8).",
+             (harmed runs have more than 1e-3, healthy ones 2e-8); {} lie wholly below 2^-14 = 6.1e-5.",
             number(decision.median),
-            count(all, "gradient")
+            count(all, "gradient"),
+            decision.below_normal
         ),
         _ if decision.starved > 0 => format!(
             "So FP16 loses the direction of the gradient in {} of {all}: the predicted error (1 - cosine) is above 0.01 there.",

@@ -1,5 +1,6 @@
 //! The elements of one tensor in the order in which another's lie in memory.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::{Dtype, TensorView};
@@ -19,16 +20,14 @@ pub unsafe fn elements_like(view: &TensorView<'_>, like: &TensorView<'_>, out: &
     out.clear();
     out.reserve(like.count() as usize);
     if like.count() > 0 {
-        let read = |offset: isize| {
-            // SAFETY: the caller's promise; the offsets are those of elements of `view`.
-            unsafe { element(view.dtype, view.data.wrapping_offset(offset * view.dtype.size() as isize)) }
-        };
-        walk(&dimensions, 0, &read, out);
+        // SAFETY: the caller's promise; the dimensions reach the elements of `view` and no others.
+        unsafe { walk(view.dtype, view.data, &dimensions, out) };
     }
     true
 }
 
-/// Length, and stride in `view`, of each dimension of `like` that has more than one element, the outermost in memory first.
+/// Length, and stride in `view`, of each dimension of `like` that has more than one element, the outermost in memory first; those that
+/// continue each other are one.
 fn dimensions(view: &TensorView<'_>, like: &TensorView<'_>) -> Option<Vec<(i64, i64)>> {
     let missing = like.sizes.len().checked_sub(view.sizes.len())?;
     let mut dimensions = Vec::with_capacity(like.sizes.len());
@@ -44,33 +43,88 @@ fn dimensions(view: &TensorView<'_>, like: &TensorView<'_>) -> Option<Vec<(i64, 
         }
     }
     dimensions.sort_by_key(|&(place, ..)| std::cmp::Reverse(place));
-    Some(dimensions.into_iter().map(|(_, size, stride)| (size, stride)).collect())
+    let mut joined: Vec<(i64, i64)> = Vec::with_capacity(dimensions.len());
+    for (_, size, stride) in dimensions {
+        match joined.last_mut() {
+            Some((outer, outer_stride)) if *outer_stride == stride * size => {
+                (*outer, *outer_stride) = (*outer * size, stride)
+            }
+            _ => joined.push((size, stride)),
+        }
+    }
+    Some(joined)
 }
 
-fn walk(dimensions: &[(i64, i64)], offset: isize, read: &impl Fn(isize) -> f32, out: &mut Vec<f32>) {
+/// # Safety
+/// The elements that the dimensions reach from `data` are readable.
+unsafe fn walk(dtype: Dtype, data: *const u8, dimensions: &[(i64, i64)], out: &mut Vec<f32>) {
+    let step = |stride: i64| stride as isize * dtype.size() as isize;
     match dimensions {
-        [] => out.push(read(offset)),
-        [(size, stride)] => out.extend((0..*size as isize).map(|i| read(offset + i * *stride as isize))),
+        // SAFETY: the caller's promise.
+        [] => unsafe { run(dtype, data, 1, out) },
+        // SAFETY: as above; a stride of 1 makes it one run of memory.
+        [(size, 1)] => unsafe { run(dtype, data, *size as usize, out) },
+        [(size, 0)] => {
+            // SAFETY: as above.
+            unsafe { run(dtype, data, 1, out) };
+            let last = out.last().copied().unwrap_or_default();
+            out.extend(std::iter::repeat_n(last, *size as usize - 1));
+        }
         [(size, stride), inner @ ..] => {
             for i in 0..*size as isize {
-                walk(inner, offset + i * *stride as isize, read, out);
+                // SAFETY: as above.
+                unsafe { walk(dtype, data.wrapping_offset(i * step(*stride)), inner, out) };
             }
         }
     }
 }
 
+/// Appends `elements` elements that lie one behind the other, aligned or not.
+///
 /// # Safety
-/// An element of `dtype` is readable at `at`, aligned or not.
-unsafe fn element(dtype: Dtype, at: *const u8) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match dtype {
-            Dtype::F16 => at.cast::<f16>().read_unaligned().to_f32(),
-            Dtype::Bf16 => at.cast::<bf16>().read_unaligned().to_f32(),
-            Dtype::F32 => at.cast::<f32>().read_unaligned(),
-            Dtype::F64 => at.cast::<f64>().read_unaligned() as f32,
-        }
+/// They are readable.
+unsafe fn run(dtype: Dtype, data: *const u8, elements: usize, out: &mut Vec<f32>) {
+    // SAFETY: the caller's promise; bytes need no alignment and have no invalid patterns.
+    let mut bytes = unsafe { std::slice::from_raw_parts(data, elements * dtype.size()) };
+    let mut block = [0.0; BLOCK];
+    while !bytes.is_empty() {
+        let (now, later) = bytes.split_at(bytes.len().min(BLOCK * dtype.size()));
+        let n = widen(dtype, now, &mut block);
+        out.extend_from_slice(&block[..n]);
+        bytes = later;
     }
+}
+
+/// Elements that are converted at a time.
+pub(super) const BLOCK: usize = 1024;
+
+/// At most [`BLOCK`] elements as `f32`; how many there are.
+pub(super) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32; BLOCK]) -> usize {
+    match dtype {
+        Dtype::F16 => {
+            let mut halves = [f16::ZERO; BLOCK];
+            let n = copy(bytes, &mut halves, f16::from_ne_bytes);
+            halves[..n].convert_to_f32_slice(&mut out[..n]);
+            n
+        }
+        Dtype::Bf16 => {
+            let mut halves = [bf16::ZERO; BLOCK];
+            let n = copy(bytes, &mut halves, bf16::from_ne_bytes);
+            halves[..n].convert_to_f32_slice(&mut out[..n]);
+            n
+        }
+        Dtype::F32 => copy(bytes, out, f32::from_ne_bytes),
+        Dtype::F64 => copy(bytes, out, |bytes| f64::from_ne_bytes(bytes) as f32),
+    }
+}
+
+/// The elements of `bytes`, read one by one; how many there are.
+fn copy<T, const N: usize>(bytes: &[u8], out: &mut [T; BLOCK], read: impl Fn([u8; N]) -> T) -> usize {
+    let (elements, _) = bytes.as_chunks::<N>();
+    for (out, &bytes) in out.iter_mut().zip(elements) {
+        *out = read(bytes);
+    }
+    elements.len()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::Dtype;
+use super::elements::{BLOCK, widen};
 
 /// What rounding left of an update, summed over the elements of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,25 +45,84 @@ impl Fidelity {
         self.energy += other.energy;
     }
 
-    /// Adds a block of elements. Sums of a block are taken in `f64`, without a branch, so that they can be taken side by side.
+    /// Adds a block of elements.
     fn add(&mut self, before: &[f32], after: &[f32], intended: &[f32]) {
-        for ((before, after), intended) in before.iter().zip(after).zip(intended) {
-            let counts = intended.is_finite() && *intended != 0.0;
-            let applied = after - before;
-            // A weight that was not finite before or after has no change to speak of.
-            let applied = if applied.is_finite() { f64::from(applied) } else { 0.0 };
-            let wanted = if counts { f64::from(*intended) } else { 0.0 };
-            self.non_finite += u64::from(!intended.is_finite());
-            self.intended += u64::from(counts);
-            self.dead += u64::from(counts && after == before);
-            self.dot += applied * wanted;
-            self.energy += wanted * wanted;
-        }
+        let lanes = add_lanes(before, after, intended);
+        let total = |counts: [u32; LANES]| counts.iter().map(|&n| u64::from(n)).sum::<u64>();
+        self.intended += total(lanes.intended);
+        self.dead += total(lanes.dead);
+        self.non_finite += total(lanes.non_finite);
+        self.dot += lanes.dot.iter().sum::<f64>();
+        self.energy += lanes.energy.iter().sum::<f64>();
     }
 }
 
-/// Elements that are converted at a time.
-const BLOCK: usize = 1024;
+/// Sums that are taken side by side, so that a processor adds several at a time.
+const LANES: usize = 8;
+
+/// The sums of one block.
+#[derive(Default)]
+struct Lanes {
+    intended: [u32; LANES],
+    dead: [u32; LANES],
+    non_finite: [u32; LANES],
+    dot: [f64; LANES],
+    energy: [f64; LANES],
+}
+
+impl Lanes {
+    #[inline(always)]
+    fn add(&mut self, lane: usize, before: f32, after: f32, intended: f32) {
+        let finite = intended.abs() < f32::INFINITY;
+        let counts = finite & (intended != 0.0);
+        let applied = after - before;
+        // A weight that was not finite before or after has no change to speak of.
+        let applied = if applied.abs() < f32::INFINITY { applied } else { 0.0 };
+        let wanted = f64::from(if counts { intended } else { 0.0 });
+        self.non_finite[lane] += u32::from(!finite);
+        self.intended[lane] += u32::from(counts);
+        self.dead[lane] += u32::from(counts & (after == before));
+        self.dot[lane] += f64::from(applied) * wanted;
+        self.energy[lane] += wanted * wanted;
+    }
+
+    /// The same sums in the same order, whatever instructions it is compiled for.
+    #[inline(always)]
+    fn of(before: &[f32], after: &[f32], intended: &[f32]) -> Self {
+        let mut lanes = Self::default();
+        let (before, last_before) = before.as_chunks::<LANES>();
+        let (after, last_after) = after.as_chunks::<LANES>();
+        let (intended, last_intended) = intended.as_chunks::<LANES>();
+        for ((before, after), intended) in before.iter().zip(after).zip(intended) {
+            for lane in 0..LANES {
+                lanes.add(lane, before[lane], after[lane], intended[lane]);
+            }
+        }
+        for (lane, ((before, after), intended)) in last_before.iter().zip(last_after).zip(last_intended).enumerate() {
+            lanes.add(lane, *before, *after, *intended);
+        }
+        lanes
+    }
+}
+
+fn add_lanes(before: &[f32], after: &[f32], intended: &[f32]) -> Lanes {
+    let n = before.len().min(after.len()).min(intended.len());
+    let (before, after, intended) = (&before[..n], &after[..n], &intended[..n]);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { add_lanes_avx2(before, after, intended) };
+    }
+    Lanes::of(before, after, intended)
+}
+
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn add_lanes_avx2(before: &[f32], after: &[f32], intended: &[f32]) -> Lanes {
+    Lanes::of(before, after, intended)
+}
 
 /// What a tensor's format left of the change `intended`: `before` and `after` are its memory (as [`super::TensorView::dense_bytes`] gives it)
 /// before and after the change, `intended` stands in the same order. Differences are taken in `f32`.
@@ -138,35 +198,6 @@ fn round(dtype: Dtype, values: &mut [f32; BLOCK]) {
         }
         Dtype::F32 | Dtype::F64 => {}
     }
-}
-
-/// At most [`BLOCK`] elements as `f32`; how many there are.
-fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32; BLOCK]) -> usize {
-    match dtype {
-        Dtype::F16 => {
-            let mut halves = [f16::ZERO; BLOCK];
-            let n = copy(bytes, &mut halves, f16::from_ne_bytes);
-            halves[..n].convert_to_f32_slice(&mut out[..n]);
-            n
-        }
-        Dtype::Bf16 => {
-            let mut halves = [bf16::ZERO; BLOCK];
-            let n = copy(bytes, &mut halves, bf16::from_ne_bytes);
-            halves[..n].convert_to_f32_slice(&mut out[..n]);
-            n
-        }
-        Dtype::F32 => copy(bytes, out, f32::from_ne_bytes),
-        Dtype::F64 => copy(bytes, out, |bytes| f64::from_ne_bytes(bytes) as f32),
-    }
-}
-
-/// The elements of `bytes`, read one by one; how many there are.
-fn copy<T, const N: usize>(bytes: &[u8], out: &mut [T; BLOCK], read: impl Fn([u8; N]) -> T) -> usize {
-    let (elements, _) = bytes.as_chunks::<N>();
-    for (out, &bytes) in out.iter_mut().zip(elements) {
-        *out = read(bytes);
-    }
-    elements.len()
 }
 
 #[cfg(test)]

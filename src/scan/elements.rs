@@ -135,7 +135,10 @@ mod tests {
         TensorView { data: data.as_ptr().cast(), dtype: Dtype::F32, sizes, strides }
     }
 
-    fn like(data: &[f32], shape: (&[i64], &[i64]), like: (&[i64], &[i64])) -> Option<Vec<f32>> {
+    /// Sizes and strides.
+    type Shape<'a> = (&'a [i64], &'a [i64]);
+
+    fn like(data: &[f32], shape: Shape<'_>, like: Shape<'_>) -> Option<Vec<f32>> {
         let mut out = vec![9.0];
         let target = [0.0; 6];
         // SAFETY: the tests' shapes stay within their data.
@@ -146,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_order_is_that_of_the_other_tensors_memory() {
-        let (rows, columns): ((&[i64], &[i64]), (&[i64], &[i64])) = ((&[2, 3], &[3, 1]), (&[2, 3], &[1, 2]));
+        let (rows, columns): (Shape<'_>, Shape<'_>) = ((&[2, 3], &[3, 1]), (&[2, 3], &[1, 2]));
         assert_eq!(like(&SIX, rows, rows).unwrap(), SIX);
         assert_eq!(like(&SIX, columns, columns).unwrap(), SIX);
         assert_eq!(like(&SIX, rows, columns).unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
@@ -155,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_is_smaller_is_expanded_as_operators_do() {
-        let rows: (&[i64], &[i64]) = (&[2, 3], &[3, 1]);
+        let rows: Shape<'_> = (&[2, 3], &[3, 1]);
         assert_eq!(like(&[7.0], (&[], &[]), rows).unwrap(), [7.0; 6]);
         assert_eq!(like(&[1.0, 2.0, 3.0], (&[3], &[1]), rows).unwrap(), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
         assert_eq!(like(&[1.0, 2.0], (&[2, 1], &[1, 1]), rows).unwrap(), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
@@ -164,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let rows: (&[i64], &[i64]) = (&[2, 3], &[3, 1]);
+        let rows: Shape<'_> = (&[2, 3], &[3, 1]);
         assert_eq!(like(&SIX, (&[2], &[1]), rows), None);
         assert_eq!(like(&SIX, (&[1, 2, 3], &[6, 3, 1]), rows), None);
         assert_eq!(like(&SIX, (&[2], &[1]), (&[2], &[3])), None, "not one run of memory");

@@ -11,6 +11,7 @@ mod timeline;
 mod weights;
 
 pub use losses::Losses;
+pub(crate) use losses::median;
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};

@@ -73,6 +73,11 @@ pub struct Weight {
     pub copied: VecDeque<Copied>,
     /// Steps in a row, up to the latest, at which the largest element of its update lay below 2^-14, and the first of them.
     pub below_normal: Option<(u64, u64)>,
+    /// Of a weight with an FP32 copy: scanned steps in a row, up to the latest, at which it had a gradient and neither was stepped although no
+    /// scaler withheld the step, and the first of them.
+    pub unstepped: Option<(u64, u64)>,
+    /// The most such steps that lay between two at which it was stepped, as under gradient accumulation.
+    pub longest_pause: u64,
     held: Option<Stats>,
     is_finite: bool,
 }
@@ -193,6 +198,8 @@ impl Weights {
                 written_back_to: None,
                 copied: VecDeque::new(),
                 below_normal: None,
+                unstepped: None,
+                longest_pause: 0,
                 held: None,
                 is_finite: true,
             });
@@ -212,6 +219,7 @@ impl Weights {
         for (index, seen) in seen {
             let Some(weight) = self.all.get_mut(index) else { continue };
             weight.compare(step.index, &seen);
+            weight.count_pause(step, &seen);
             let change = seen.change(step.index, scale, weight.is_finite);
             weight.is_finite = seen.params.iter().flatten().all(|p| p.non_finite() == 0);
             if let Some(change) = change {
@@ -266,12 +274,26 @@ impl Weight {
     }
 }
 
+impl Weight {
+    fn count_pause(&mut self, step: &Step, seen: &Seen<'_>) {
+        if seen.update.is_some() {
+            self.longest_pause = self.longest_pause.max(self.unstepped.take().map_or(0, |(n, _)| n));
+        } else if seen.held.is_some() && !step.skipped() && seen.gradient.is_some_and(|g| g.max_abs > 0.0) {
+            let (n, since) = self.unstepped.unwrap_or((0, step.index));
+            self.unstepped = Some((n + 1, since));
+        }
+    }
+}
+
 impl<'a> Seen<'a> {
     fn take(&mut self, site: &'a Site, observation: &'a Observation) {
         let stats = &observation.stats;
         match site.probe {
             Probe::Update => {
-                self.update = Some((site, stats));
+                // Where the copy and the weight are both changed, the copy is what the optimizer stepped.
+                if self.update.is_none_or(|(stepped, _)| stepped.dtype != Dtype::F32 || site.dtype == Dtype::F32) {
+                    self.update = Some((site, stats));
+                }
                 if let Some(rounding) = &observation.rounding {
                     self.rounding.merge(rounding);
                 }

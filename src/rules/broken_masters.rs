@@ -1,15 +1,16 @@
 //! ## What it finds
 //!
-//! FP32 copies (master weights) that do not do their work, in one of three ways:
+//! FP32 copies (master weights) that do not do their work, in one of four ways:
 //!
 //! * the optimizer was built on the model's FP16 or BF16 parameters, although copies of them exist;
+//! * nothing is stepped, neither the copies nor the model, though there are gradients;
 //! * the copies are stepped, and never written back: the model stays what it was;
 //! * something else writes into the model's weights, which then are not what the copies round to.
 //!
 //! ## Why it matters
 //!
-//! In the first case the run loses small updates as if there were no copies. In the second nothing is learnt, at a loss that stays flat and with gradients
-//! and updates that look well. In the third each write-back undoes what was written, or the gradients belong to other weights than those that are
+//! In the first case the run loses small updates as if there were no copies, or all of them where the copies are written back. In the second and the third
+//! nothing is learnt, at a loss that stays flat and with gradients that look well. In the fourth each write-back undoes what was written, or the gradients belong to other weights than those that are
 //! stepped.
 //!
 //! ## How it decides
@@ -17,8 +18,10 @@
 //! Whenever forward reads a weight that is written back from an FP32 copy, the weight is held against what the copy rounds to, bit by bit.
 //!
 //! * **Error**: at two scanned steps in a row an element was not what its copy rounds to. Whether the weight itself changed in the meantime tells the
-//!   second way from the third.
+//!   third way from the fourth.
 //! * **Error**: at two scanned steps in a row the optimizer changed a weight that has a copy, and left the copy alone.
+//! * **Error**: at ten scanned steps in a row, and four times as many as ever lay between two steps, a weight with a copy had a gradient, and neither it nor
+//!   the copy was stepped, though no scaler withheld the step.
 //!
 //! ## What to do
 //!
@@ -27,7 +30,8 @@
 //! ## When it stays silent
 //!
 //! On weights that are what their copies round to, however many of them did not change: that is what the copies are for. On a run without FP32 copies. On a
-//! difference at one step alone, as when weights are exchanged for an evaluation.
+//! difference at one step alone, as when weights are exchanged for an evaluation. On steps that
+//! a scaler skips, and on the micro-batches of an accumulation.
 
 use super::text::{counted, measured, share};
 use super::update_advice::{is_low, some_of};
@@ -37,6 +41,11 @@ use crate::observation::Probe;
 
 /// Scanned steps in a row at which it must be so.
 const SAMPLES: usize = 2;
+
+/// Steps in a row without an update, although there are gradients.
+const PAUSE: u64 = 10;
+/// How many times as long a pause must be as any before it.
+const LONGER: u64 = 4;
 
 /// See the page of the rule.
 pub struct BrokenMasters;
@@ -55,7 +64,7 @@ impl Rule for BrokenMasters {
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
-        let found = [Kind::WrongOptimizer, Kind::NotWrittenBack, Kind::WrittenByOthers].into_iter();
+        let found = [Kind::WrongOptimizer, Kind::NotStepped, Kind::NotWrittenBack, Kind::WrittenByOthers].into_iter();
         let mut found = found.map(|kind| (kind, broken(aggregate, kind))).filter(|(_, weights)| !weights.is_empty());
         found
             .next()
@@ -68,6 +77,7 @@ impl Rule for BrokenMasters {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     WrongOptimizer,
+    NotStepped,
     NotWrittenBack,
     WrittenByOthers,
 }
@@ -86,7 +96,10 @@ fn kind(weight: &Weight) -> Option<Kind> {
     weight.written_back_to?;
     let latest = |n: usize| weight.recent.iter().rev().take(n);
     let steps_itself = weight.recent.len() >= SAMPLES && latest(SAMPLES).all(|c| is_low(c.dtype));
-    if steps_itself && weight.recent.iter().all(|c| is_low(c.dtype)) {
+    if weight.unstepped.is_some_and(|(n, _)| n >= PAUSE && n > LONGER * weight.longest_pause) {
+        return Some(Kind::NotStepped);
+    }
+    if steps_itself {
         return Some(Kind::WrongOptimizer);
     }
     let unlike = unlike_now(weight);
@@ -111,7 +124,10 @@ fn firing(aggregate: &Aggregate, kind: Kind, weights: &[&Weight]) -> Firing {
         severity: Severity::Error,
         layer: String::new(),
         operator: String::new(),
-        probe: Some(if kind == Kind::WrongOptimizer { Probe::Update } else { Probe::Param }),
+        probe: Some(match kind {
+            Kind::WrongOptimizer | Kind::NotStepped => Probe::Update,
+            Kind::NotWrittenBack | Kind::WrittenByOthers => Probe::Param,
+        }),
         since: weights.iter().filter_map(|w| since(w, kind)).min().unwrap_or(0),
         strength: weights.len() as f64 + unlike_share(weights),
         evidence: evidence(weights, with_copies),
@@ -122,7 +138,8 @@ fn firing(aggregate: &Aggregate, kind: Kind, weights: &[&Weight]) -> Firing {
 
 fn since(weight: &Weight, kind: Kind) -> Option<u64> {
     match kind {
-        Kind::WrongOptimizer => weight.recent.front().map(|c| c.step),
+        Kind::WrongOptimizer => weight.recent.iter().rev().take_while(|c| is_low(c.dtype)).last().map(|c| c.step),
+        Kind::NotStepped => weight.unstepped.map(|(_, since)| since),
         Kind::NotWrittenBack | Kind::WrittenByOthers => unlike_now(weight).first().map(|c| c.step),
     }
 }
@@ -156,6 +173,10 @@ fn explanation(kind: Kind, names: &[String], with_copies: usize, unlike: f64) ->
             "The optimizer steps the model's own weights and leaves their FP32 copies alone, in {who}. The copies take no part: small updates are rounded away \
              as if there were none, and a write-back would undo every step."
         ),
+        Kind::NotStepped => format!(
+            "There are gradients, and nothing is stepped, neither the model's weights nor their FP32 copies, in {who}: the optimizer holds neither, or holds weights \
+             whose gradients were moved elsewhere. Nothing is learnt."
+        ),
         Kind::NotWrittenBack => format!(
             "The FP32 copies are stepped and the model does not get them: {} of the elements of {who} are not what the copies round to, and the weights have not \
              changed. Forward reads the old weights, so nothing is learnt.",
@@ -171,7 +192,7 @@ fn explanation(kind: Kind, names: &[String], with_copies: usize, unlike: f64) ->
 
 fn remedy(kind: Kind) -> &'static str {
     match kind {
-        Kind::WrongOptimizer => {
+        Kind::WrongOptimizer | Kind::NotStepped => {
             "Build the optimizer on the copies: `let mut opt = masters.build(nn::Adam::default(), lr)?`, or for another type of optimizer on `masters.vars()` in \
              place of `&vs`."
         }
@@ -260,6 +281,45 @@ mod tests {
         let f = only(&run);
         assert_eq!(f.onset_step, 0);
         assert!(f.remedy.contains("masters.vars()"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn copies_that_get_gradients_and_are_never_stepped_are_found() {
+        let without_update = |s: &mut StepBuilder<'_>, i: u64| {
+            s.loss(1.0).param_grad("fc", "weight", F16, &normal(256, 1e-3, i));
+            s.param("fc", "weight", F16, &normal(256, 0.02, 1));
+            s.rounding(Rounding { unlike_master: Some(0), ..Rounding::default() });
+        };
+        let mut run = Scenario::new();
+        run.steps(5, |s, i| step(s, i, i, 0)).steps(12, without_update);
+        let f = only(&run);
+        assert_eq!(f.onset_step, 5);
+        assert!(f.explanation.contains("nothing is stepped") && f.remedy.contains("masters.vars()"), "{f:#?}");
+        // A step of the doctor for each of eight micro-batches.
+        let mut run = Scenario::new();
+        run.steps(64, |s, i| {
+            without_update(s, i);
+            if i % 8 == 7 {
+                s.update("fc", "add_", "weight", &normal(256, 1e-3, i)).param(
+                    "fc",
+                    "weight",
+                    F32,
+                    &normal(256, 0.02, i),
+                );
+            }
+        });
+        assert!(found(&diagnose(&run)).is_empty());
+    }
+
+    #[test]
+    fn an_optimizer_on_the_model_is_found_though_the_copies_were_stepped_before_and_undo_it_now() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(1024.0).steps(6, |s, i| step(s, i, i, 0)).steps(3, |s, i| {
+            s.loss(1.0).applied(1024.0).update_in("fc1", "add_", "weight", F16, &normal(256, 1e-3, i));
+            s.param("fc1", "weight", F16, &normal(256, 0.1, 5));
+            s.rounding(Rounding { unlike_master: Some(0), ..Rounding::default() });
+        });
+        assert_eq!(only(&run).onset_step, 6);
     }
 
     #[test]

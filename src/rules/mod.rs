@@ -8,6 +8,7 @@ mod blind_spots;
 mod broken_masters;
 mod dead_updates;
 mod diagnosis;
+mod exploding_updates;
 mod finding;
 mod gradient_overflow;
 mod gradient_underflow;
@@ -29,6 +30,7 @@ mod scale_thrash;
 mod scaling;
 #[cfg(test)]
 mod silence;
+mod stalled_updates;
 mod static_scale_wrong;
 mod text;
 mod underflow;

@@ -2,9 +2,9 @@
 
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, broken_masters, dead_updates,
-    gradient_overflow, gradient_underflow, lost_weight_decay, no_loss_scale, non_finite_origin, nothing_observed,
-    scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, static_scale_wrong, updates_below_normal,
-    vanishing_eps,
+    exploding_updates, gradient_overflow, gradient_underflow, lost_weight_decay, no_loss_scale, non_finite_origin,
+    nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, stalled_updates,
+    static_scale_wrong, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.
@@ -25,8 +25,10 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &no_loss_scale::NoLossScale,
         &dead_updates::DeadUpdates,
         &updates_below_normal::UpdatesBelowNormal,
+        &exploding_updates::ExplodingUpdates,
         &lost_weight_decay::LostWeightDecay,
         &broken_masters::BrokenMasters,
+        &stalled_updates::StalledUpdates,
         &vanishing_eps::VanishingEps,
         &non_finite_origin::NonFiniteOrigin,
     ]
@@ -69,8 +71,10 @@ mod tests {
         AMP308 no-loss-scale error
         AMP401 dead-updates error
         AMP402 updates-below-normal warning
+        AMP403 exploding-updates error
         AMP404 lost-weight-decay warning
         AMP405 broken-masters error
+        AMP406 stalled-updates warning
         AMP407 vanishing-eps error
         AMP501 non-finite-origin error
         ");

@@ -1,0 +1,207 @@
+//! ## What it finds
+//!
+//! Updates so small beside the weights that nothing is learnt, while there is still everything to learn.
+//!
+//! ## Why it matters
+//!
+//! The loss stays where it began, and nothing is NaN. A common reason under FP16 is clipping the gradient's norm before it is unscaled: the norm that is
+//! clipped is 65536 times too large, so what is left after unscaling is 65536 times too small. Adam hides it, SGD does not.
+//!
+//! ## How it decides
+//!
+//! **Warning**: at five scanned steps in a row, the tenth of the run or later, the median over the weight matrices of rms(update) / rms(weight) was below 1e-6, and
+//! the loss is above 0.9 of what it began with. Healthy runs have 2e-5 to 8e-3, and 3e-7 where they have converged, hence the loss; runs clipped before unscaling
+//! have 2e-7 to 7e-7. A matrix whose gradient is zero counts as one that is not moved: weight decay or momentum alone moves it.
+//!
+//! A ratio that falls slowly is a schedule, and one that rises is a warm-up: where it came down from more than it is now it must have dropped to a
+//! thirtieth within a step, and it must not have doubled since. Where the learning rate is known and fell as far, it is a schedule too.
+//!
+//! ## What to do
+//!
+//! Under a loss scaler: unscale before clipping. Otherwise a higher learning rate. Where the gradient is exactly zero: look for what
+//! shuts it off, as units that are dead.
+//!
+//! ## When it stays silent
+//!
+//! On a loss that has come down by a tenth; without a loss. In a warm-up and at the end of a schedule. On steps that a scaler skips. Where the gradient underflows:
+//! `gradient-underflow` then names the cause, and this follows from it; so too where forward is not finite, where weights are ruined, and after updates that
+//! kept above 0.05 of the weights (rule `exploding-updates`). Where FP16 or BF16 parameters are stepped: that is for `dead-updates`.
+
+use super::text::{counted, measured, number, scale, share};
+use super::update_advice::stepped_in_low_precision;
+use super::{Firing, Rule, RuleInfo, Severity, Verdict, gradient_underflow, non_finite_origin};
+use crate::aggregate::{Aggregate, WeightStep, median};
+use crate::observation::Probe;
+
+/// Ratio below which nothing moves.
+const STALLED: f64 = 1e-6;
+/// Scanned steps in a row.
+const SAMPLES: usize = 5;
+/// Scanned steps before anything is said.
+const SETTLED: u64 = 10;
+/// Share of the first loss that must be left.
+const UNLEARNT: f64 = 0.9;
+/// Factor by which it must have dropped at once where it was higher before.
+const DROP: f64 = 30.0;
+/// Factor by which it grows in a warm-up.
+const GROWTH: f64 = 2.0;
+/// An ordinary ratio, for the factor that is named.
+const USUAL: f64 = 1e-3;
+/// Ratio after which units are dead because they exploded.
+const EXPLODED: f64 = 0.05;
+/// Part of the matrices whose gradient is zero where something shuts it off.
+const MOST: f64 = 0.5;
+
+/// See the page of the rule.
+pub struct StalledUpdates;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP406",
+    name: "stalled-updates",
+    severity: Severity::Warning,
+    summary: "Updates are so small beside the weights that nothing is learnt, and the loss stays where it began.",
+    source: include_str!("stalled_updates.rs"),
+};
+
+impl Rule for StalledUpdates {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+        firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+    }
+}
+
+fn firing(aggregate: &Aggregate) -> Option<Firing> {
+    let stalled = stalled(aggregate)?;
+    let (first, last) = (stalled.first()?, stalled.last()?);
+    let ratio = median(stalled.iter().filter_map(|s| s.median_ratio))?;
+    let (initial, now) = (aggregate.losses.initial()?, aggregate.losses.present()?);
+    let mut evidence = vec![
+        measured("update_over_weights", ratio),
+        counted("scanned_steps_in_a_row", stalled.len() as u64),
+        measured("loss_at_first", initial),
+        measured("loss", now),
+    ];
+    evidence.extend(last.lr.map(|lr| measured("lr", lr)));
+    evidence.extend(last.gradient_norm.map(|g| measured("gradient_norm", g)));
+    Some(Firing {
+        severity: Severity::Warning,
+        layer: String::new(),
+        operator: String::new(),
+        probe: Some(Probe::Update),
+        since: first.step,
+        strength: -ratio.max(f64::MIN_POSITIVE).log10(),
+        evidence,
+        explanation: format!(
+            "For {} scanned steps the median weight matrix has moved by {} of itself a step (rms over rms; healthy runs have 2e-5 and more), and the loss is {}, of \
+             {} at first. {}",
+            stalled.len(),
+            number(ratio),
+            number(now),
+            number(initial),
+            gradient(aggregate, last),
+        ),
+        remedy: remedy(aggregate, last, ratio),
+    })
+}
+
+/// The latest steps in a row at which the weights stood still for no good reason.
+fn stalled(aggregate: &Aggregate) -> Option<Vec<&WeightStep>> {
+    let weights = &aggregate.weights;
+    let is_now = weights.steps.back()?.step == aggregate.latest.as_ref()?.index;
+    let is_still = |s: &&WeightStep| s.median_ratio.is_some_and(|r| r < STALLED);
+    let mut still: Vec<_> = weights.steps.iter().rev().take_while(is_still).collect();
+    still.reverse();
+    let unlearnt = aggregate.losses.has_fallen_to(UNLEARNT) == Some(false);
+    if !is_now || weights.stepped < SETTLED || still.len() < SAMPLES || !unlearnt || is_explained(aggregate) {
+        return None;
+    }
+    let first = still[0];
+    let came_down = match weights.steps.iter().rev().nth(still.len()) {
+        Some(before) => came_down(before, first),
+        // How it came to this is forgotten, and had it dropped at once, that was told then.
+        None => first.highest_before > DROP * STALLED,
+    };
+    (!is_schedule(&still) && !came_down && first.highest_before < EXPLODED).then_some(still)
+}
+
+/// Whether the ratio, or the learning rate, has risen all the while.
+fn is_schedule(still: &[&WeightStep]) -> bool {
+    let part = (still.len() / 3).max(1);
+    let mean = |steps: &[&WeightStep]| steps.iter().filter_map(|s| s.median_ratio).sum::<f64>() / steps.len() as f64;
+    let (first, last) = (&still[..part], &still[still.len() - part..]);
+    let lr_rises = matches!((first[0].lr, last[part - 1].lr), (Some(from), Some(to)) if to > from);
+    lr_rises || mean(last) > GROWTH * mean(first)
+}
+
+/// Whether it came down to this as a schedule has it: little by little, or with the learning rate.
+fn came_down(before: &WeightStep, first: &WeightStep) -> bool {
+    let (Some(from), Some(to)) = (before.median_ratio, first.median_ratio) else { return false };
+    let lr_fell = matches!((before.lr, first.lr), (Some(from), Some(to)) if to < from);
+    lr_fell || from < DROP * to
+}
+
+fn is_explained(aggregate: &Aggregate) -> bool {
+    let underflow = gradient_underflow::GradientUnderflow.check(aggregate);
+    let is_ruined =
+        !aggregate.non_finite.latest.forward_is_clean() || non_finite_origin::has_ruined_parameter(aggregate);
+    is_ruined
+        || underflow.iter().any(|v| matches!(v, Verdict::Firing(_)))
+        || !stepped_in_low_precision(aggregate).is_empty()
+}
+
+/// Part of the matrices whose gradient is exactly zero.
+fn without_gradient(aggregate: &Aggregate) -> f64 {
+    let matrices: Vec<_> = aggregate.weights.stepped_now().filter(|(w, _)| w.is_matrix).collect();
+    let zero = matrices.iter().filter(|(_, c)| c.gradient_rms == Some(0.0)).count();
+    zero as f64 / matrices.len().max(1) as f64
+}
+
+/// The first activation that is zero in every element.
+fn dead_activation(aggregate: &Aggregate) -> Option<String> {
+    let mut outputs = aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::Activation);
+    outputs.find(|(o, _)| o.stats.count > 0 && o.stats.zeros == o.stats.count).map(|(_, s)| s.site.label())
+}
+
+fn gradient(aggregate: &Aggregate, step: &WeightStep) -> String {
+    match (step.gradient_norm, without_gradient(aggregate)) {
+        (_, part) if part > MOST => {
+            let dead = dead_activation(aggregate)
+                .map_or(String::new(), |label| format!("; the output of `{label}` is zero everywhere"));
+            format!("The gradient is exactly zero in {} of the matrices{dead}.", share(part))
+        }
+        (Some(norm), _) => format!("The gradient's norm, unscaled, is {}.", number(norm)),
+        (None, _) => String::new(),
+    }
+}
+
+fn remedy(aggregate: &Aggregate, last: &WeightStep, ratio: f64) -> String {
+    if without_gradient(aggregate) > MOST {
+        return "Look for what shuts the gradient off: units that are dead (a ReLU whose inputs are all negative) or saturated, a `detach`, a branch that is not \
+                taken. A lower learning rate from the start keeps units alive."
+            .into();
+    }
+    let scaled = aggregate.latest.as_ref().and_then(|s| s.loss_scale).filter(|&s| s > 1.0);
+    let by = USUAL / ratio.max(f64::MIN_POSITIVE);
+    let raise = match last.lr {
+        Some(lr) => {
+            format!("raise the learning rate from {}, by a factor of up to {}", number(lr), number(by.min(1e6).round()))
+        }
+        None => format!("raise the learning rate, by a factor of up to {}", number(by.min(1e6).round())),
+    };
+    match scaled {
+        Some(s) => format!(
+            "If the gradient is clipped, call `scaler.unscale(&mut opt)?` before it: clipped while it carries the loss scale, it ends {} times too small. If it \
+             is not, {raise}.",
+            scale(s)
+        ),
+        None => format!(
+            "Look for what makes the gradient so small (a mean over too much, a weight of the loss, clipping at a tiny norm); or {raise}."
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

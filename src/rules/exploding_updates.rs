@@ -15,8 +15,8 @@
 //! * **Error**: it jumped to five times the median of the eight scanned steps before, to 0.01 at least and to twice what the run has ever borne for three steps,
 //!   or was above 0.05 from the first steps on; and after it, over three losses or more, the loss is higher: by a fifth, above all of the eight before
 //!   it, and by twice their spread. Or it is not finite, or an activation overflowed.
-//! * **Warning**: after such a jump, or from the start, it stays above 0.05 for eight scanned steps, and the loss does not fall. One step in twenty of a
-//!   weight leaves nothing of it after some dozens.
+//! * **Warning**: after such a jump, or from the start, it stays above 0.05 for eight scanned steps, and the loss does not fall by 3 %. Steps of
+//!   a twentieth of a weight leave nothing of it after some dozens.
 //!
 //! The step named is that of the jump. Where the learning rate is known it tells whether it rose there; where it did not, and the gradient did, it was the gradient.
 //!
@@ -54,6 +54,8 @@ const FEWEST_BEFORE: usize = 4;
 const LOSSES_AFTER: usize = 3;
 /// Part of the loss by which it rises when there is harm.
 const RISE: f64 = 0.2;
+/// Part of the loss by which it falls when there is progress.
+const PROGRESS: f64 = 0.03;
 /// How many times their spread above the losses before.
 const SPREADS: f64 = 2.0;
 /// An update of this part of the weights is on the safe side.
@@ -141,7 +143,7 @@ impl Explosion<'_> {
         }
         let stays = ratios().count() >= KEPT && ratios().take(KEPT).all(|r| r >= LARGE);
         let latest = median(after.iter().rev().take(BEFORE).copied()).filter(|_| after.len() >= KEPT)?;
-        (stays && latest >= usual).then_some(Harm::NoProgress(usual, latest))
+        (stays && latest > usual - PROGRESS * usual.abs()).then_some(Harm::NoProgress(usual, latest))
     }
 
     /// Whether forward has overflowed since, and had not before.

@@ -23,13 +23,14 @@
 //!
 //! ## When it stays silent
 //!
-//! On a loss that has come down by a tenth; without a loss. In a warm-up and at the end of a schedule. On steps that a scaler skips. Where the gradient underflows:
-//! `gradient-underflow` then names the cause, and this follows from it; so too where forward is not finite, where weights are ruined, and after updates that
-//! kept above 0.05 of the weights (rule `exploding-updates`). Where FP16 or BF16 parameters are stepped: that is for `dead-updates`.
+//! On a loss that has come down by a tenth; without a loss. In a warm-up and at the end of a schedule. On steps that a scaler skips. Where the gradient
+//! underflows: `gradient-underflow`, `no-loss-scale` or `static-scale-wrong` then names the cause, and this follows from it; so too where forward is not
+//! finite, where weights are ruined, and after updates that kept above 0.05 of the weights (rule `exploding-updates`). Where FP16 or BF16 parameters
+//! are stepped: that is for `dead-updates`.
 
 use super::text::{counted, measured, number, scale, share};
 use super::update_advice::stepped_in_low_precision;
-use super::{Firing, Rule, RuleInfo, Severity, Verdict, gradient_underflow, non_finite_origin};
+use super::{Firing, Rule, RuleInfo, Severity, Verdict, non_finite_origin, underflow};
 use crate::aggregate::{Aggregate, WeightStep, median};
 use crate::observation::Probe;
 
@@ -144,11 +145,10 @@ fn came_down(before: &WeightStep, first: &WeightStep) -> bool {
 }
 
 fn is_explained(aggregate: &Aggregate) -> bool {
-    let underflow = gradient_underflow::GradientUnderflow.check(aggregate);
     let is_ruined =
         !aggregate.non_finite.latest.forward_is_clean() || non_finite_origin::has_ruined_parameter(aggregate);
     is_ruined
-        || underflow.iter().any(|v| matches!(v, Verdict::Firing(_)))
+        || matches!(underflow::see(aggregate), underflow::Seen::Fault(..))
         || !stepped_in_low_precision(aggregate).is_empty()
 }
 

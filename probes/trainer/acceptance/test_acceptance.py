@@ -12,7 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from acceptance import __main__ as command
-from acceptance import items
+from acceptance import items, killed
+from acceptance.faults import IN_RUN, judge
 from acceptance.programs import Unmet
 from acceptance.store import Store
 
@@ -56,19 +57,34 @@ class Stored(InAFolder):
 class Judged(unittest.TestCase):
     def fails(self, findings, text, layer="fc1"):
         with self.assertRaisesRegex(Unmet, text):
-            items._judge(findings, "AMP201", layer)
+            judge(findings, ("AMP201", "AMP307"), layer, 100, 10)
 
     def test_the_right_code_at_the_right_layer_soon_passes(self):
-        self.assertEqual(items._judge([finding(onset=104)], "AMP201", "fc1"), {"late": 4, "findings": 1})
+        self.assertEqual(judge([finding(onset=104)], ("AMP201",), "fc1", 100, 10), {"late": 4, "findings": 1})
 
     def test_another_layer_another_code_too_late_and_too_early_fail(self):
-        self.fails([finding(layer="fc2")], "no AMP201 at fc1")
-        self.fails([finding(code="AMP501")], "no AMP201 at fc1")
+        self.fails([finding(layer="fc2")], "no AMP201 or AMP307 at fc1")
+        self.fails([finding(code="AMP501")], "no AMP201 or AMP307 at fc1")
         self.fails([finding(onset=111)], "only 11 steps after")
         self.fails([finding(onset=99)], "before the fault was planted")
 
     def test_blaming_another_layer_first_fails(self):
-        self.fails([finding(layer="fc3"), finding()], "blames fc3 before fc1")
+        self.fails([finding(layer="fc3"), finding()], "AMP201 fc3 @100 .* comes before fc1")
+
+
+    def test_any_of_the_codes_in_the_run_will_do(self):
+        found = [finding(code="AMP307", layer="", onset=101)]
+        self.assertEqual(judge(found, ("AMP201", "AMP307"), None, 100, 10), {"late": 1, "findings": 1})
+
+
+class Table(unittest.TestCase):
+    def test_every_item_has_a_name_of_its_own(self):
+        names = [name for _, name, _ in items.all_items()]
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_every_fault_of_the_run_is_planted_with_every_seed_in_every_model(self):
+        runs = [name for _, name, _ in items.all_items() if "-run-" in name]
+        self.assertEqual(len(runs), len(IN_RUN) * 9)
 
 
 class Frames(InAFolder):
@@ -76,14 +92,14 @@ class Frames(InAFolder):
         frame = struct.pack("<QI", 5, 0) + b"12345" + b"crc."
         path = self.folder / "recording"
         path.write_bytes(frame * 2 + frame[:-1])
-        self.assertEqual(items._whole_frames(path), (2, 2 * len(frame), 3 * len(frame) - 1))
+        self.assertEqual(killed.whole_frames(path), (2, 2 * len(frame), 3 * len(frame) - 1))
 
 
 class TheCommand(InAFolder):
     def run_command(self, status, findings):
         """Runs one item against programs that are scripts; the exit status and what was printed."""
         report = {"findings": findings, "doubts": []}
-        self.script("ampdoctor-trainer", "print('{}')")
+        self.script("ampdoctor-trainer", "print('{\"loss\": 0.01}')")
         self.script("ampdoctor", f"import sys, pathlib\np = pathlib.Path(sys.argv[4])\np.parent.mkdir(exist_ok=True)\np.write_text({json.dumps(report)!r})\nsys.exit({status})")
         said = io.StringIO()
         with contextlib.redirect_stdout(said):

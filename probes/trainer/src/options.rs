@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::fault::FaultSpec;
 use crate::model::ModelKind;
@@ -98,6 +98,13 @@ impl Options {
         (before != precision).then(|| format!("--precision {precision}"))
     }
 
+    /// Sets the optimizer; the flag, when that is a change of what was asked for.
+    pub fn need_optimizer(&mut self, optimizer: OptimizerKind) -> Option<String> {
+        let before = self.optimizer.replace(optimizer);
+        let name = optimizer.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+        before.is_some_and(|before| before != optimizer).then(|| format!("--optimizer {name}"))
+    }
+
     /// Sets a precision with a loss scaler, unless it has one; the flag, when that is a change.
     pub fn need_scaler(&mut self) -> Vec<String> {
         if self.precision.scales_loss() {
@@ -185,6 +192,10 @@ mod tests {
         assert_eq!(options.precision, Precision::Fp16);
         assert_eq!(parse("t --fault overflow").apply_fault(), Vec::<String>::new());
         assert_eq!(parse("t --precision fp16-masters --fault scale-low").apply_fault(), Vec::<String>::new());
+        assert_eq!(
+            parse("t --precision bf16-pure --optimizer sgd --fault lost-decay").apply_fault(),
+            ["--optimizer adamw"]
+        );
         assert_eq!(parse("t --precision bf16-pure --fault dead-updates").apply_fault(), Vec::<String>::new());
         assert_eq!(
             parse("t --precision fp16-masters --fault masters-unused").apply_fault(),

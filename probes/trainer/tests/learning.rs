@@ -109,7 +109,10 @@ fn the_doctor_changes_no_bit_of_a_run_that_breaks() {
         "lr-high@5",
         "dead-updates",
         "model-changed@5",
+        "lost-decay",
+        "vanishing-eps@0",
         "masters-unused@5",
+        "masters-bypassed@5",
         "masters-unwritten@5",
     ] {
         let arguments = format!("--model conv --steps 15 --fault {fault}");

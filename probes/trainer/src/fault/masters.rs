@@ -20,6 +20,8 @@ pub enum BrokenMasters {
     ModelChanged,
     /// The optimizer was built on the model: the copies have the gradients, and nothing steps them.
     Unused,
+    /// The optimizer was built on the model, and steps it with its own gradients; the next write-back undoes it.
+    Bypassed,
     /// The copies are stepped and not written back.
     Unwritten,
 }
@@ -29,6 +31,7 @@ impl Fault for BrokenMasters {
         match self {
             Self::ModelChanged => "model-changed",
             Self::Unused => "masters-unused",
+            Self::Bypassed => "masters-bypassed",
             Self::Unwritten => "masters-unwritten",
         }
     }
@@ -41,6 +44,7 @@ impl Fault for BrokenMasters {
             Self::Unused => {
                 "FP32 copies of a model in BF16 get the gradients, and the optimizer was built on the model"
             }
+            Self::Bypassed => "the optimizer steps a model in BF16, and its FP32 copies are written back over it",
             Self::Unwritten => "FP32 copies are stepped and not written back into the model",
         }
     }
@@ -48,7 +52,7 @@ impl Fault for BrokenMasters {
     /// A scaler refuses an optimizer on FP16 parameters; without one, in BF16, nobody does.
     fn prepare(&self, options: &mut Options) -> Vec<String> {
         let needed = match self {
-            Self::Unused => Precision::Bf16Masters,
+            Self::Unused | Self::Bypassed => Precision::Bf16Masters,
             _ if options.precision.has_masters() => options.precision,
             _ => Precision::Fp16Masters,
         };
@@ -93,6 +97,11 @@ impl BrokenStepper {
                 self.on_model.step();
                 Ok(self.masters.write_back()?)
             }
+            BrokenMasters::Bypassed => {
+                self.on_model.step();
+                self.masters.zero_grad();
+                Ok(self.masters.write_back()?)
+            }
             BrokenMasters::Unwritten => {
                 self.optimizer.step();
                 Ok(())
@@ -117,6 +126,9 @@ impl AmpOptimizer for BrokenStepper {
     }
 
     fn prepare(&mut self) -> Result<(), ScalerError> {
+        if self.faulty && self.mistake == BrokenMasters::Bypassed {
+            return Ok(());
+        }
         Ok(self.masters.pull_gradients()?)
     }
 
@@ -127,7 +139,8 @@ impl AmpOptimizer for BrokenStepper {
 
 impl Stepper for BrokenStepper {
     fn optimizer(&mut self) -> &mut nn::Optimizer {
-        &mut self.optimizer
+        let bypassed = self.faulty && self.mistake == BrokenMasters::Bypassed;
+        if bypassed { &mut self.on_model } else { &mut self.optimizer }
     }
 
     fn zero_grad(&mut self) {
@@ -180,17 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_nobody_steps_stay_what_they_are() {
-        let options = Options::parse_from(["t", "--precision", "bf16-masters"]);
-        let mut vs = nn::VarStore::new(Device::Cpu);
-        let w = vs.root().var("w", &[3], nn::Init::Const(1.0));
-        options.precision.cast_model(&mut vs, options.model);
-        let mut stepper = BrokenStepper::new(BrokenMasters::Unused, &options, &vs).unwrap();
-        stepper.begin_step(true);
-        w.square().sum(Kind::Float).backward();
-        stepper.prepare().unwrap();
-        stepper.try_apply().unwrap();
-        assert_eq!(w.to_kind(Kind::Float), Tensor::ones([3], (Kind::Float, Device::Cpu)));
-        assert!(matches!(stepper.masters.check(), Err(MastersError::Broken(_))));
+    fn an_optimizer_on_the_model_leaves_everything_where_it_was() {
+        for mistake in [BrokenMasters::Unused, BrokenMasters::Bypassed] {
+            let options = Options::parse_from(["t", "--precision", "bf16-masters"]);
+            let mut vs = nn::VarStore::new(Device::Cpu);
+            let w = vs.root().var("w", &[3], nn::Init::Const(1.0));
+            options.precision.cast_model(&mut vs, options.model);
+            let mut stepper = BrokenStepper::new(mistake, &options, &vs).unwrap();
+            stepper.begin_step(true);
+            stepper.zero_grad();
+            w.square().sum(Kind::Float).backward();
+            stepper.prepare().unwrap();
+            stepper.try_apply().unwrap();
+            assert_eq!(w.to_kind(Kind::Float), Tensor::ones([3], (Kind::Float, Device::Cpu)), "{mistake:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 mod bad_batches;
 mod dead_updates;
+mod lost_decay;
 mod lr_high;
 mod masters;
 mod nan;
@@ -15,6 +16,7 @@ mod scale_low;
 mod short_interval;
 mod spec;
 mod underflow;
+mod vanishing_eps;
 
 use tch::Tensor;
 
@@ -102,8 +104,11 @@ pub static FAULTS: &[&dyn Fault] = &[
     &no_scaler::NoScaler,
     &lr_high::LrHigh,
     &dead_updates::DeadUpdates,
+    &lost_decay::LostDecay,
+    &vanishing_eps::VanishingEps,
     &BrokenMasters::ModelChanged,
     &BrokenMasters::Unused,
+    &BrokenMasters::Bypassed,
     &BrokenMasters::Unwritten,
 ];
 

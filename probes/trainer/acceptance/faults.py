@@ -12,8 +12,8 @@ STEPS = {"mlp": 300, "conv": 300, "transformer": 100}
 # A value that is wrong is found at once; a scale that behaves wrongly, within a few of its intervals.
 ONSET_WITHIN = 10
 INTERVALS = 3
-# A scale at which these models' gradients begin to overflow: the search for it, which is no fault, is over.
-CEILING = 2**19
+# The scale at which a model's gradients begin to overflow: with it the search for it, which is no fault, is over.
+CEILING = {"mlp": 2**19, "conv": 2**19, "transformer": 2**20}
 
 
 class Fault(NamedTuple):
@@ -24,6 +24,8 @@ class Fault(NamedTuple):
     precision: str
     steps: dict = STEPS
     arguments: tuple = ()
+    # Whether it begins with the loss scale at its ceiling.
+    at_ceiling: bool = False
     # A setting holds from the first step; other faults come in the middle.
     setting: bool = False
     within: int = ONSET_WITHIN
@@ -39,14 +41,16 @@ LAYERS = {
 }
 MIDDLE = {"mlp": "fc2", "conv": "conv2", "transformer": "block.0.mlp.up"}
 
+# A dozen skips, of which the interval brings one every eleven steps.
+MANY_SKIPS = {"mlp": 300, "conv": 300, "transformer": 240}
 # Twenty bad batches must come before it is told apart from bad luck: 5 % of so many steps are more.
 LONG = {"mlp": 800, "conv": 600, "transformer": 600}
 IN_RUN = (
     Fault("underflow", ("AMP201", "AMP307"), "fp16"),
-    Fault("short-interval", ("AMP301",), "fp16", STEPS, ("--init-scale", CEILING), True, INTERVALS * 10),
-    Fault("short-interval", ("AMP301",), "fp16-masters", STEPS, ("--init-scale", CEILING), True, INTERVALS * 10),
-    Fault("bad-batches=0.05", ("AMP302",), "fp16", LONG, ("--growth-interval", 100), True, INTERVALS * 100),
-    Fault("bad-batches=0.05", ("AMP302",), "fp16-masters", LONG, (), True, INTERVALS * 2000),
+    Fault("short-interval", ("AMP301",), "fp16", MANY_SKIPS, at_ceiling=True, within=INTERVALS * 10),
+    Fault("short-interval", ("AMP301",), "fp16-masters", MANY_SKIPS, at_ceiling=True, within=INTERVALS * 10),
+    Fault("bad-batches=0.05", ("AMP302",), "fp16", LONG, ("--growth-interval", 100), setting=True, within=INTERVALS * 100),
+    Fault("bad-batches=0.05", ("AMP302",), "fp16-masters", LONG, setting=True, within=INTERVALS * 2000),
     Fault("scale-low", ("AMP307", "AMP201"), "fp16", setting=True),
     Fault("scale-low", ("AMP307", "AMP201"), "fp16-masters", setting=True),
     Fault("scale-high", ("AMP307",), "fp16", setting=True),
@@ -84,8 +88,10 @@ def _check(name, fault, model, seed, layer):
     def check(programs):
         run = programs.new_run(name)
         planted = f"{fault.name}@{step}" + (f":{layer}" if layer else "")
-        arguments = settings(model, fault.precision, fault.optimizer, seed, fault.steps[model])
-        programs.train(*arguments, *fault.arguments, "--run", run, "--fault", planted)
+        arguments = settings(model, fault.precision, fault.optimizer, seed, fault.steps[model]) + fault.arguments
+        if fault.at_ceiling:
+            arguments += ("--init-scale", CEILING[model])
+        programs.train(*arguments, "--run", run, "--fault", planted)
         require(b"fault" not in (run / RECORDING).read_bytes(), "the recording knows of the fault")
         status, report = programs.check(run)
         require(status == 1, f"check ended with {status}, not 1; doubts: {doubts(report)}")

@@ -10,7 +10,7 @@ from .programs import require
 CONVERGENCE = {
     "mlp": (800, 0.05, ()),
     "conv": (600, 0.05, ()),
-    "transformer": (600, 2.15, ("--schedule", "warmup-cosine")),
+    "transformer": (800, 2.2, ("--schedule", "warmup-cosine")),
 }
 # Examples one by one give gradients of which every one is different; a lower rate than with 64, or nothing is learned.
 SINGLES = {"mlp": 3000, "conv": 3000, "transformer": 1000}

@@ -58,6 +58,13 @@ fn updates_that_16_bits_round_away_are_found() {
 }
 
 #[test]
+fn a_learning_rate_that_throws_the_weights_about_is_found() {
+    for precision in ["fp32", "fp16", "bf16-masters"] {
+        finds("AMP403", "lr-high", 40, 10, &format!("--steps 100 --precision {precision}"));
+    }
+}
+
+#[test]
 fn a_decay_that_16_bits_round_away_is_found() {
     finds("AMP404", "lost-decay", 0, 10, "--steps 40");
 }
@@ -70,7 +77,8 @@ fn an_epsilon_that_16_bits_round_away_is_found() {
 #[test]
 fn masters_that_a_loop_breaks_are_found() {
     finds("AMP405", "model-changed", 20, 10, "--steps 40 --precision fp16-masters");
-    finds("AMP405", "masters-bypassed", 20, 10, "--steps 40");
+    finds("AMP405", "masters-bypassed", 20, 10, "--steps 80");
+    finds("AMP405", "masters-unused", 20, 10, "--steps 80");
     finds("AMP405", "masters-unwritten", 20, 10, "--steps 40 --precision fp16-masters");
     finds("AMP405", "masters-unwritten", 20, 10, "--steps 40 --precision bf16-masters");
 }

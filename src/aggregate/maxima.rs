@@ -124,6 +124,12 @@ impl Maxima {
         places.zip(self.stretches.iter().copied()).filter(|(_, stretch)| *stretch != Stretch::EMPTY)
     }
 
+    /// The stretch that holds a step; `None` where no scan lies in it.
+    pub fn at(&self, step: u64) -> Option<Stretch> {
+        let at = (step / self.stride).checked_sub(self.first).and_then(|at| usize::try_from(at).ok())?;
+        self.stretches.get(at).copied().filter(|stretch| *stretch != Stretch::EMPTY)
+    }
+
     /// The stretch of a step, made when it is not there; always some.
     fn stretch(&mut self, step: u64) -> Option<&mut Stretch> {
         if self.stretches.is_empty() {
@@ -193,6 +199,8 @@ mod tests {
         let found: Vec<_> = maxima.iter().map(|(step, s)| (step, s.range())).collect();
         assert_eq!(found, [(10, Some((1.0, 1.0))), (14, Some((2.0, 2.0)))]);
         assert_eq!(maxima.steps(), Some((10, 14)));
+        let high = |step| maxima.at(step).and_then(|stretch| stretch.range()).map(|(_, high)| high);
+        assert_eq!([9, 10, 11, 14, u64::MAX].map(high), [None, Some(1.0), None, Some(2.0), None]);
         assert_eq!(Maxima::default().steps(), None);
     }
 

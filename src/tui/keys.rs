@@ -47,6 +47,14 @@ pub enum Action {
     Ranks,
     /// Takes all ranks together in a layer, or goes back to one.
     MergeRanks,
+    /// Moves the cursor along the charts to an earlier step.
+    Earlier,
+    /// To a later one; past the end there is no cursor.
+    Later,
+    /// One step back.
+    StepBack,
+    /// One step on.
+    StepOn,
     /// Shows what the command printed.
     Output,
     /// Shows what was sampled and lost.
@@ -141,14 +149,14 @@ pub const BINDINGS: &[Binding] = &[
         help: "the same backwards",
     },
     Binding {
-        keys: &[plain(KeyCode::Enter), plain(KeyCode::Char('l')), plain(KeyCode::Right)],
+        keys: &[plain(KeyCode::Enter), plain(KeyCode::Char('l'))],
         label: "Enter",
         action: Action::Open,
         footer: Some("open"),
         help: "open the selected layer or finding",
     },
     Binding {
-        keys: &[plain(KeyCode::Esc), plain(KeyCode::Backspace), plain(KeyCode::Char('h')), plain(KeyCode::Left)],
+        keys: &[plain(KeyCode::Esc), plain(KeyCode::Backspace), plain(KeyCode::Char('h'))],
         label: "Esc",
         action: Action::Back,
         footer: Some("back"),
@@ -230,6 +238,34 @@ pub const BINDINGS: &[Binding] = &[
         action: Action::MergeRanks,
         footer: Some("all ranks"),
         help: "in a layer: all ranks taken together, or one",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Left)],
+        label: "←",
+        action: Action::Earlier,
+        footer: Some("earlier"),
+        help: "the numbers of an earlier step, a fiftieth of the run back; Esc ends it",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Right)],
+        label: "→",
+        action: Action::Later,
+        footer: None,
+        help: "of a later step; past the end that of the latest",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char(','))],
+        label: ",",
+        action: Action::StepBack,
+        footer: None,
+        help: "of the step before",
+    },
+    Binding {
+        keys: &[plain(KeyCode::Char('.'))],
+        label: ".",
+        action: Action::StepOn,
+        footer: None,
+        help: "of the step after",
     },
     Binding {
         keys: &[plain(KeyCode::Char('o'))],

@@ -155,6 +155,24 @@ fn the_picture_that_is_held_can_be_walked_through() {
 }
 
 #[test]
+fn the_cursor_shows_the_numbers_of_a_step_and_leaves_at_the_end() {
+    let after =
+        |keys: &[KeyCode]| screen(SMALL, vec![], then(live(Fault::None), keys.iter().map(|&key| Act::Key(key))));
+    let (left, right) = (KeyCode::Left, KeyCode::Right);
+    let text = after(&[left, left]);
+    assert!(shown(&text, "loss scale").contains("loss  step 115: 0.4"), "{text}");
+    assert!(shown(&text, "loss scale").contains("step 115: 2^14") && text.contains('┊'), "{text}");
+    assert!(shown(&after(&[left, left, KeyCode::Char('.')]), "loss scale").contains("step 116:"));
+    assert!(shown(&after(&[left, KeyCode::Char(',')]), "loss scale").contains("step 116:"));
+    assert!(!shown(&after(&[left, right, right]), "loss scale").contains("step 1"), "past the end there is no cursor");
+    let to_the_start: Vec<KeyCode> = std::iter::repeat_n(left, 80).collect();
+    assert!(shown(&after(&to_the_start), "loss scale").contains("step 0: 2^16, skipped"));
+    assert!(!shown(&after(&[left, KeyCode::Esc]), "loss scale").contains("step 1"));
+    let layer = after(&[left, left, KeyCode::Enter]);
+    assert!(shown(&layer, "maxima").contains("maxima: step 115  a 192  g 1.50"), "{layer}");
+}
+
+#[test]
 fn a_filter_is_written_kept_and_taken_away() {
     let type_in = |text: &str| text.chars().map(key).collect::<Vec<_>>();
     let filter = then(live(Fault::None), [key('/')]);

@@ -63,6 +63,9 @@ impl Tensors {
     }
 }
 
+/// The part of the run by which the arrow keys move the cursor.
+const PART_OF_THE_RUN: i64 = 50;
+
 /// Which scans the chart of exponents of a layer is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scans {
@@ -107,6 +110,8 @@ pub struct Ui {
     pub scans: Scans,
     /// The tensor of a layer that the user chose, by kind and name; it stays chosen from layer to layer.
     pub tensor: Option<(Probe, String)>,
+    /// The step whose numbers are shown in the charts; the latest one where it is none.
+    pub cursor: Option<u64>,
     /// The selected layer; the first one until the user moves, whichever that is.
     pub layer: Option<String>,
     /// The selected finding; the first one until the user moves.
@@ -166,6 +171,10 @@ impl Ui {
             Action::Back => self.back(),
             Action::NextLayer => self.turn(1, snapshot),
             Action::PreviousLayer => self.turn(-1, snapshot),
+            Action::Earlier => self.scrub(-PART_OF_THE_RUN, snapshot),
+            Action::Later => self.scrub(PART_OF_THE_RUN, snapshot),
+            Action::StepBack => self.scrub(-1, snapshot),
+            Action::StepOn => self.scrub(1, snapshot),
             Action::Sort => self.sort = self.sort.moved(1),
             Action::SortBack => self.sort = self.sort.moved(-1),
             Action::Filter => self.write_filter(),
@@ -230,6 +239,18 @@ impl Ui {
         }
     }
 
+    /// Moves the cursor by a point of the charts, or by a part of the run where that is more.
+    fn scrub(&mut self, by: i64, snapshot: &Snapshot) {
+        let Some((first, last)) = snapshot.charts.steps else { return };
+        let point = snapshot.charts.stride.max(1);
+        let stride = if by.abs() == 1 { point } else { ((last - first) / by.unsigned_abs()).max(point) };
+        let at = self.cursor.unwrap_or(last).clamp(first, last);
+        self.cursor = match by > 0 {
+            true => Some(at.saturating_add(stride)).filter(|at| *at <= last),
+            false => Some(at.saturating_sub(stride).max(first)),
+        };
+    }
+
     /// Lets the keys write the filter, where the table is seen.
     fn write_filter(&mut self) {
         (self.page, self.panel, self.overlay) = (Page::Overview, Panel::Layers, None);
@@ -272,7 +293,7 @@ impl Ui {
     }
 
     fn back(&mut self) {
-        if self.overlay.take().is_some() {
+        if self.overlay.take().is_some() || self.cursor.take().is_some() {
             return;
         }
         // On the overview it takes the filter away, which is all that can be gone back from there.

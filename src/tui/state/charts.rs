@@ -10,6 +10,8 @@ pub type Point = (u64, f64);
 pub struct Charts {
     /// First and last step.
     pub steps: Option<(u64, u64)>,
+    /// Steps that a point stands for.
+    pub stride: u64,
     /// Finite losses.
     pub loss: Vec<Point>,
     /// Steps whose loss was NaN or infinite.
@@ -20,10 +22,23 @@ pub struct Charts {
     pub skips: Vec<u64>,
 }
 
+/// What is known of a step, or of the stretch of steps that a point of the charts stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AtStep {
+    /// First and last step of the stretch.
+    pub steps: (u64, u64),
+    /// The last loss in it; NaN where it was not finite.
+    pub loss: Option<f64>,
+    /// The last loss scale in it.
+    pub loss_scale: Option<f64>,
+    /// Whether a step in it was withheld.
+    pub skipped: bool,
+}
+
 impl Charts {
     /// The series of a timeline.
     pub fn new(timeline: &Timeline) -> Self {
-        let mut charts = Self::default();
+        let mut charts = Self { stride: timeline.stride, ..Self::default() };
         for point in &timeline.points {
             let first = charts.steps.map_or(point.step, |(first, _)| first);
             charts.steps = Some((first, point.step + timeline.stride - 1));
@@ -40,6 +55,20 @@ impl Charts {
             }
         }
         charts
+    }
+
+    /// What is known of a step, or of the stretch of steps that a point stands for.
+    pub fn at(&self, step: u64) -> AtStep {
+        let stride = self.stride.max(1);
+        let first = step / stride * stride;
+        let value = |points: &[Point]| points.iter().find(|point| point.0 == first).map(|point| point.1);
+        let non_finite = self.loss_non_finite.contains(&first).then_some(f64::NAN);
+        AtStep {
+            steps: (first, first + stride - 1),
+            loss: value(&self.loss).or(non_finite),
+            loss_scale: value(&self.scale_log2).map(f64::exp2),
+            skipped: self.skips.contains(&first),
+        }
     }
 
     /// Whether the loss is drawn on a logarithmic axis: all of it positive, and more than a factor of 20 between its ends.
@@ -65,6 +94,17 @@ mod tests {
         assert_eq!(charts.loss, [(0, 2.0)]);
         assert_eq!(charts.loss_non_finite, [1]);
         assert_eq!(charts.scale_log2, [(0, 10.0)]);
-        assert_eq!((charts.skips, charts.steps), (vec![1], Some((0, 1))));
+        assert_eq!((&charts.skips[..], charts.steps), (&[1][..], Some((0, 1))));
+        let at = charts.at(0);
+        assert_eq!((at.steps, at.loss, at.loss_scale, at.skipped), ((0, 0), Some(2.0), Some(1024.0), false));
+        assert!(charts.at(1).loss.is_some_and(f64::is_nan) && charts.at(1).skipped);
+        assert_eq!(charts.at(7).loss, None);
+    }
+
+    #[test]
+    fn a_step_of_a_long_run_is_told_with_its_stretch() {
+        let point = |step| TimelinePoint { step, loss: Some(step as f64), loss_scale: None, skipped: 0 };
+        let charts = Charts::new(&Timeline { stride: 4, points: vec![point(0), point(4)] });
+        assert_eq!((charts.at(6).steps, charts.at(6).loss), ((4, 7), Some(4.0)));
     }
 }

@@ -13,7 +13,7 @@ mod run;
 mod window;
 mod zones;
 
-pub use charts::Charts;
+pub use charts::{AtStep, Charts};
 pub use findings::{Findings, same_finding};
 pub use header::{Header, RunState};
 pub use layer::{LayerDetail, Quantity, Tensor, Told};

@@ -5,10 +5,10 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Span;
 use ratatui::widgets::Widget;
 
-use super::number::magnitude;
+use super::number::{grouped, magnitude, or_dash, power};
 use super::plot::Plot;
 use super::{View, panel};
-use crate::tui::state::Charts;
+use crate::tui::state::{AtStep, Charts};
 
 /// Draws both charts side by side; the loss alone where there is not room for two.
 pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
@@ -27,7 +27,10 @@ fn draw_loss(frame: &mut Frame, area: Rect, view: &View) {
     let (charts, theme) = (&view.snapshot.charts, view.theme);
     let logarithmic = charts.loss_is_logarithmic();
     let mut title = vec![Span::raw(if logarithmic { "loss (log)" } else { "loss" })];
-    if !charts.loss_non_finite.is_empty() {
+    if let Some(at) = view.ui.cursor.map(|step| charts.at(step)) {
+        let loss = or_dash(at.loss.map(|loss| if loss.is_finite() { magnitude(loss) } else { "not finite".into() }));
+        title.push(Span::styled(format!("  {}: {loss}", steps(&at)), theme.key()));
+    } else if !charts.loss_non_finite.is_empty() {
         title.push(Span::styled(format!("  {} not finite", theme.pick("×", "x")), theme.bad()));
     }
     let points: Vec<_> = charts.loss.iter().map(|&(step, y)| (step, if logarithmic { y.log2() } else { y })).collect();
@@ -38,6 +41,7 @@ fn draw_loss(frame: &mut Frame, area: Rect, view: &View) {
         below: (&[], "", theme.dim()),
         above: (&charts.loss_non_finite, theme.pick("×", "x"), theme.bad()),
         label: &label,
+        cursor: view.ui.cursor,
         stairs: false,
     };
     chart(frame, area, title, &plot, "no loss yet", view);
@@ -45,8 +49,13 @@ fn draw_loss(frame: &mut Frame, area: Rect, view: &View) {
 
 fn draw_scale(frame: &mut Frame, area: Rect, view: &View) {
     let (charts, theme) = (&view.snapshot.charts, view.theme);
-    let mut title = vec![Span::raw("loss scale (log2)")];
-    if !charts.skips.is_empty() {
+    // The numbers of a step are worth more than a word on the axis, whose labels are powers of two.
+    let mut title = vec![Span::raw(if view.ui.cursor.is_some() { "loss scale" } else { "loss scale (log2)" })];
+    if let Some(at) = view.ui.cursor.map(|step| charts.at(step)) {
+        let skipped = if at.skipped { ", skipped" } else { "" };
+        let scale = or_dash(at.loss_scale.map(power));
+        title.push(Span::styled(format!("  {}: {scale}{skipped}", steps(&at)), theme.key()));
+    } else if !charts.skips.is_empty() {
         title.push(Span::styled(format!("  {} step skipped", theme.pick("▲", "^")), theme.warning()));
     }
     let label = |y: f64| if y == y.round() { format!("2^{y:.0}") } else { format!("2^{y:.1}") };
@@ -56,9 +65,18 @@ fn draw_scale(frame: &mut Frame, area: Rect, view: &View) {
         below: (&charts.skips, theme.pick("▲", "^"), theme.warning()),
         above: (&[], "", theme.dim()),
         label: &label,
+        cursor: view.ui.cursor,
         stairs: true,
     };
     chart(frame, area, title, &plot, nothing_scaled(charts), view);
+}
+
+/// `step 57`, or the steps that a point stands for.
+fn steps(at: &AtStep) -> String {
+    match at.steps {
+        (first, last) if first == last => format!("step {}", grouped(first)),
+        (first, last) => format!("steps {}-{}", grouped(first), grouped(last)),
+    }
 }
 
 fn nothing_scaled(charts: &Charts) -> &'static str {

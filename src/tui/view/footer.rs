@@ -41,6 +41,7 @@ fn applies(action: Action, view: &View) -> bool {
         Action::Output => view.output.is_some(),
         Action::Back => !overview,
         Action::NextLayer => layer,
+        Action::Earlier => overview || layer,
         Action::NextRank => !view.snapshot.ranks.is_empty(),
         Action::MergeRanks => layer && !view.snapshot.ranks.is_empty(),
         Action::SwitchPanel | Action::Tensors => overview || layer,
@@ -49,7 +50,14 @@ fn applies(action: Action, view: &View) -> bool {
     }
 }
 
+/// Arrows in ASCII.
+const ARROWS: [(char, &str); 4] = [('↑', "Up"), ('↓', "Dn"), ('←', "Left"), ('→', "Right")];
+
 /// A key as the terminal can write it.
 pub fn key_label(label: &str, view: &View) -> String {
-    if view.theme.unicode { label.to_owned() } else { label.replace('↑', "Up").replace('↓', "Dn") }
+    if view.theme.unicode {
+        label.to_owned()
+    } else {
+        ARROWS.iter().fold(label.to_owned(), |label, (arrow, word)| label.replace(*arrow, word))
+    }
 }

@@ -86,10 +86,10 @@ fn charts(tensor: &Tensor, detail: &LayerDetail, (width, height): (usize, usize)
         lines
     };
     let maxima_of = |width: usize, height: usize| {
-        let mut title = vec![Span::styled("maxima:", Style::new().bold())];
-        title.extend(maxima::legend(detail, theme));
-        let mut lines = vec![Line::from(title)];
-        lines.extend(canvas::lines(width, height, |area, buffer| maxima::draw(area, buffer, detail, theme)));
+        let mut lines = vec![Line::from(maxima::legend(detail, view.ui.cursor, theme))];
+        lines.extend(canvas::lines(width, height, |area, buffer| {
+            maxima::draw(area, buffer, detail, view.ui.cursor, theme)
+        }));
         lines
     };
     if width < SIDE_BY_SIDE {

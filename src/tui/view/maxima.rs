@@ -7,7 +7,8 @@ use ratatui::text::Span;
 
 use super::Theme;
 use super::canvas::Dots;
-use super::plot::{LABELS, draw_steps, place, slope};
+use super::number::{grouped, magnitude};
+use super::plot::{LABELS, draw_cursor, draw_steps, place, slope};
 use crate::aggregate::{Maxima, Stretch};
 use crate::tui::state::{LayerDetail, Quantity};
 
@@ -29,10 +30,23 @@ fn letter(quantity: Quantity) -> &'static str {
     }
 }
 
-/// What the lines are: `a activation  g gradient`, of those that were seen, and the mark of steps that were not finite.
-pub fn legend(detail: &LayerDetail, theme: Theme) -> Vec<Span<'static>> {
-    let mut spans = Vec::new();
+/// What the lines are: `a activation  g gradient`, of those that were seen, and the mark of steps that were not finite. With the cursor at a step, their
+/// values there.
+pub fn legend(detail: &LayerDetail, cursor: Option<u64>, theme: Theme) -> Vec<Span<'static>> {
+    let mut spans = vec![Span::styled("maxima:", Style::new().bold())];
     let seen = || detail.maxima.iter().filter(|(_, maxima)| maxima.steps().is_some());
+    if let Some(step) = cursor {
+        spans.push(Span::styled(format!(" step {}", grouped(step)), theme.key()));
+        for (quantity, maxima) in seen() {
+            let value = match maxima.at(step) {
+                None => "not scanned".into(),
+                Some(stretch) => stretch.range().map_or("not finite".into(), |(_, high)| magnitude(high)),
+            };
+            spans.push(Span::styled(format!("  {} ", letter(*quantity)), theme.quantity(*quantity)));
+            spans.push(Span::raw(value));
+        }
+        return spans;
+    }
     for &(quantity, _) in seen() {
         spans.push(Span::styled(format!("  {} ", letter(quantity)), theme.quantity(quantity)));
         spans.push(Span::raw(quantity.name()));
@@ -45,7 +59,7 @@ pub fn legend(detail: &LayerDetail, theme: Theme) -> Vec<Span<'static>> {
 
 /// Draws the lines into `area`, the steps in its last line. A stretch of many steps is drawn from its lowest to its highest value, so that a peak of
 /// one step is seen.
-pub fn draw(area: Rect, buffer: &mut Buffer, detail: &LayerDetail, theme: Theme) {
+pub fn draw(area: Rect, buffer: &mut Buffer, detail: &LayerDetail, cursor: Option<u64>, theme: Theme) {
     let Some(steps) = detail.steps() else { return };
     if area.width <= LABELS + 4 || area.height < 4 {
         return;
@@ -54,6 +68,7 @@ pub fn draw(area: Rect, buffer: &mut Buffer, detail: &LayerDetail, theme: Theme)
     let thresholds: &[_] = if detail.is_held_against_fp16() { &THRESHOLDS } else { &[] };
     let axis = Axis { steps, range: range(detail, thresholds), thresholds, inner };
     axis.draw(area, buffer, theme);
+    draw_cursor(cursor, steps, inner, buffer, theme);
     let mut dots = Dots::new(usize::from(inner.width), usize::from(inner.height), theme);
     let seen: Vec<&(Quantity, Maxima)> = detail.maxima.iter().filter(|(_, m)| m.steps().is_some()).collect();
     for (quantity, maxima) in &seen {
@@ -176,7 +191,7 @@ mod tests {
     }
 
     fn text(size: (usize, usize), detail: &LayerDetail, theme: Theme) -> String {
-        let drawn = canvas::lines(size.0, size.1, |area, buffer| draw(area, buffer, detail, theme));
+        let drawn = canvas::lines(size.0, size.1, |area, buffer| draw(area, buffer, detail, None, theme));
         drawn.iter().map(|line| line.to_string().trim_end().to_owned() + "\n").collect()
     }
 

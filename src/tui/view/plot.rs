@@ -19,6 +19,8 @@ pub struct Plot<'a> {
     pub above: (&'a [u64], &'a str, Style),
     /// Labels of the lowest and the highest value.
     pub label: &'a dyn Fn(f64) -> String,
+    /// The step at which the cursor stands.
+    pub cursor: Option<u64>,
     /// Whether a value holds until the next point, as a loss scale does.
     pub stairs: bool,
 }
@@ -35,6 +37,7 @@ impl Plot<'_> {
         let inner = Rect { x: area.x + LABELS + 1, width: area.width - LABELS - 1, height: area.height - 1, ..area };
         let range = self.range();
         self.draw_axes(area, inner, range, buffer, theme);
+        draw_cursor(self.cursor, self.steps, inner, buffer, theme);
         if let Some(range) = range {
             self.draw_line(inner, range, buffer, theme);
         }
@@ -104,6 +107,15 @@ pub fn draw_steps(steps: (u64, u64), area: Rect, inner: Rect, buffer: &mut Buffe
     let (middle, word) = (inner.x + (inner.width / 2).saturating_sub(2), "step");
     if middle > inner.x + first.len() as u16 && middle + 4 < end {
         buffer.set_string(middle, y, word, theme.dim());
+    }
+}
+
+/// Draws a line down at the cursor; what is drawn after lies over it.
+pub fn draw_cursor(cursor: Option<u64>, steps: (u64, u64), inner: Rect, buffer: &mut Buffer, theme: Theme) {
+    let Some(step) = cursor else { return };
+    let x = inner.x + place(step, steps, usize::from(inner.width)) as u16;
+    for y in inner.top()..inner.bottom() {
+        buffer.set_string(x, y, theme.pick("┊", ":"), theme.key());
     }
 }
 

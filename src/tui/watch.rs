@@ -87,7 +87,14 @@ fn place(target: &WatchTarget) -> String {
 
 fn show(source: Source, world: &mut Live, exit_at_end: bool) -> anyhow::Result<(Exit, Ranks)> {
     let mut app = App::new(Ranks::new(Run::new(source)), theme(), exit_at_end);
-    let mut screen = Screen::take().context("the terminal cannot be taken over; --plain prints lines instead")?;
+    let mut screen = match Screen::take() {
+        // It may go away before it is taken over, too.
+        Err(_) if has_hung_up(Duration::ZERO).unwrap_or(false) => {
+            world.signals.leave();
+            return Ok((Exit::Signal(SIGHUP), app.into_ranks()));
+        }
+        taken => taken.context("the terminal cannot be taken over; --plain prints lines instead")?,
+    };
     let mut exit = app.show(&mut *screen.terminal, world);
     world.signals.leave();
     drop(screen);

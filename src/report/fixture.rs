@@ -3,12 +3,12 @@
 use super::{Rank, Run};
 use crate::aggregate::Aggregate;
 use crate::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig,
-    ScalerEvent, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
+    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
 use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Severity, Value};
-use crate::scan::{Dtype, ExponentHistogram, Stats};
+use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats};
 
 /// What a [`Run`] borrows from.
 pub(super) struct Fixture {
@@ -97,6 +97,8 @@ fn records() -> Vec<Record> {
         }),
         Record::Site(SiteId(0), site("linear", "", Probe::Activation, Dtype::F16)),
         Record::Site(SiteId(1), site("", "weight", Probe::ParamGrad, Dtype::F32)),
+        Record::Site(SiteId(2), site("add_", "weight", Probe::Update, Dtype::F16)),
+        Record::Site(SiteId(3), site("", "weight", Probe::Param, Dtype::F16)),
         Record::Step(step(0, Some(2.5), finite(), true)),
         Record::Step(step(1, Some(f64::NAN), Stats { count: 4, nan: 3, neg_inf: 1, ..Stats::default() }, false)),
         Record::Note(Note { step: 1, kind: NoteKind::BlindSpot, text: "A sparse tensor was not scanned.".into() }),
@@ -116,7 +118,7 @@ fn step(index: u64, loss: Option<f64>, stats: Stats, applied: bool) -> Step {
         index,
         time_ns: 1_000_000 * (index + 1),
         tier: Tier::Full,
-        observations: vec![Observation::new(SiteId(0), stats)],
+        observations: observations(stats, applied),
         loss,
         loss_scale: Some(scale),
         scaler: vec![
@@ -127,6 +129,20 @@ fn step(index: u64, loss: Option<f64>, stats: Stats, applied: bool) -> Step {
         metrics: Vec::new(),
         cost: Cost { step_ns: 1_000_000, probe_ns: 10_000, dropped_steps: 0, unscanned: 1 },
     }
+}
+
+/// Where the step is applied, a weight that is both stepped itself and written back from a copy, so that there is one of everything.
+fn observations(stats: Stats, applied: bool) -> Vec<Observation> {
+    let with = |site, rounding| Observation { rounding: Some(Box::new(rounding)), ..Observation::new(site, finite()) };
+    let kept = |dead, dot| Some(Fidelity { intended: 4, dead, non_finite: 0, dot, energy: 1.0 });
+    let (stepped, without_masters, decay) = (kept(1, 0.75), kept(3, 0.25), kept(4, 0.0));
+    let update = with(SiteId(2), Rounding { stepped, without_masters, decay, unlike_master: None });
+    let param = with(SiteId(3), Rounding { unlike_master: Some(1), ..Rounding::default() });
+    let mut all = vec![Observation::new(SiteId(0), stats)];
+    if applied {
+        all.extend([update, param]);
+    }
+    all
 }
 
 fn findings() -> Vec<Finding> {

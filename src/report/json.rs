@@ -7,6 +7,7 @@ mod format;
 mod magnitudes;
 mod model;
 mod rank;
+mod rounding;
 
 use serde::Serialize;
 

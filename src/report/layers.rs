@@ -1,5 +1,6 @@
 //! The magnitudes of each layer over the run, all ranks together, as quantiles.
 
+use super::TensorRounding;
 use super::number::readable;
 use super::{Layout, Run};
 use crate::aggregate::MagnitudeHistogram;
@@ -49,6 +50,8 @@ pub struct LayerMagnitudes<'a> {
     pub layer: &'a str,
     /// What is followed in it; never empty.
     pub magnitudes: Vec<Magnitudes<'a>>,
+    /// What low precision left of the steps of its parameters, where there is something to say.
+    pub rounding: Vec<TensorRounding<'a>>,
 }
 
 /// The layers of a run in the order in which they were first seen, each with what is followed in it. The histograms of a tensor on several ranks are
@@ -62,6 +65,7 @@ pub fn layer_magnitudes<'a>(run: &Run<'a>) -> Vec<LayerMagnitudes<'a>> {
             }
         }
     }
+    layers.iter_mut().for_each(|layer| layer.rounding = TensorRounding::of_layer(run, layer.layer));
     layers
 }
 
@@ -80,7 +84,7 @@ fn followed<'a>(
 
 fn add<'a>(layers: &mut Vec<LayerMagnitudes<'a>>, site: &'a Site, quantity: Quantity, histogram: &MagnitudeHistogram) {
     let at = layers.iter().position(|known| known.layer == site.layer).unwrap_or_else(|| {
-        layers.push(LayerMagnitudes { layer: &site.layer, magnitudes: Vec::new() });
+        layers.push(LayerMagnitudes { layer: &site.layer, magnitudes: Vec::new(), rounding: Vec::new() });
         layers.len() - 1
     });
     let known = &mut layers[at].magnitudes;
@@ -100,16 +104,17 @@ pub(super) fn layers(run: &Run<'_>, layout: &Layout) -> String {
         return "no tensor was scanned\n".into();
     }
     let mut out = layout.wrap("", "", EXPLANATION);
-    for LayerMagnitudes { layer, magnitudes } in all {
+    for LayerMagnitudes { layer, magnitudes, rounding } in all {
         let layer = if layer.is_empty() { "(root)" } else { layer };
         out.push_str(&format!("\n{}\n{}\n", layout.bold(layer), layout.dim(&caption())));
         magnitudes.iter().for_each(|of| out.push_str(&row(of)));
+        rounding.iter().flat_map(TensorRounding::text).for_each(|line| out.push_str(&format!("  {line}\n")));
     }
     out
 }
 
 const EXPLANATION: &str = "One value a step and rank, as the tensor was held: a gradient with its loss scale. The quantiles are right to 4.4 %. Steps at \
-                           which the tensor was all zero, or not finite, are counted and have no value.";
+                           which the tensor was all zero, or not finite, are counted and have no value. Phi is what arrived of the updates, by energy: 1 is all, 0 nothing.";
 
 fn caption() -> String {
     let titles: String = QUANTILES.iter().map(|(_, title)| format!("{title:>11}")).collect();

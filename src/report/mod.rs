@@ -12,6 +12,7 @@ mod markdown;
 mod number;
 mod page;
 mod read;
+mod rounding;
 mod run;
 mod text;
 
@@ -20,6 +21,7 @@ pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};
 pub use layout::Layout;
 pub use page::{page, page_file_name, page_index, render_page};
 pub use read::{Progress, RankRecording, RunRecording, read_run};
+pub use rounding::TensorRounding;
 pub use run::{Attributed, Counts, Rank, Run};
 pub use text::{evidence_text, text};
 

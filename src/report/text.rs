@@ -1,7 +1,7 @@
 //! The report for people: what ran, what was found, and the verdict last, where a terminal leaves the eye.
 
 use super::number::{bytes, percent, readable};
-use super::{Attributed, Counts, Layout, Rank, Run};
+use super::{Attributed, Counts, Layout, Rank, Run, rounding};
 use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
 
 /// The text report of a run.
@@ -53,6 +53,7 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
     }
     parts.extend(scaler_part(rank));
     let mut out = layout.wrap("", "  ", &parts.join(", "));
+    out.extend(rounding::recent(rank, layout));
     for line in endings(rank) {
         out.push_str(&layout.wrap("  ", "  ", &line));
     }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::super::layers::{LayerMagnitudes, Magnitudes};
 use super::super::number::Number;
+use super::rounding::RoundingDocument;
 use crate::aggregate::MagnitudeHistogram;
 
 /// One layer, all ranks together.
@@ -11,6 +12,7 @@ use crate::aggregate::MagnitudeHistogram;
 pub(super) struct LayerDocument<'a> {
     layer: &'a str,
     magnitudes: Vec<QuantityDocument<'a>>,
+    rounding: Vec<RoundingDocument<'a>>,
 }
 
 /// One quantity of one tensor of the layer.
@@ -43,7 +45,11 @@ pub(super) struct MagnitudesDocument {
 
 impl<'a> LayerDocument<'a> {
     pub(super) fn of(layer: &LayerMagnitudes<'a>) -> Self {
-        Self { layer: layer.layer, magnitudes: layer.magnitudes.iter().map(QuantityDocument::of).collect() }
+        Self {
+            layer: layer.layer,
+            magnitudes: layer.magnitudes.iter().map(QuantityDocument::of).collect(),
+            rounding: layer.rounding.iter().map(RoundingDocument::of).collect(),
+        }
     }
 }
 

@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ampdoctor::aggregate::Aggregate;
+use ampdoctor::observation::scenario::{Scenario, normal};
+use ampdoctor::observation::{Sampling, Tier};
 use ampdoctor::report::{page, page_file_name, page_index};
-use ampdoctor::rules::{self, RuleInfo};
+use ampdoctor::rules::{self, RuleInfo, Standing};
+use ampdoctor::scan::Dtype;
 
 const RENEW: &str = "AMPDOCTOR_RENEW=1 cargo test --release --test docs";
 
@@ -62,6 +66,99 @@ fn a_page_has_sections_and_its_rule_a_summary_of_one_line() {
         let text = page(info);
         assert!(text.matches("\n## ").count() >= 2, "the page of {} has no sections:\n{text}", info.code);
         assert!(!info.summary.is_empty() && !info.summary.contains('\n'), "{} needs a summary of one line", info.code);
+    }
+}
+
+/// Runs of FP16 that are watched less and less closely, and what a scan of theirs shows.
+fn watched() -> [(&'static str, Aggregate); 5] {
+    [
+        ("every step", watch(Sampling::Every(1), 30, true)),
+        ("2 scanned steps", watch(Sampling::Budget(0.02), 2, true)),
+        ("no scan", watch(Sampling::Every(100), 0, true)),
+        ("no scan, scaler of somebody else", watch(Sampling::Every(100), 0, false)),
+        ("off", watch(Sampling::Off, 0, true)),
+    ]
+}
+
+/// Thirty steps of which the first `scanned` are; without a scaler of the library's own one has been seen only at a scanned step.
+fn watch(sampling: Sampling, scanned: u64, own_scaler: bool) -> Aggregate {
+    let mut run = Scenario::sampled(sampling);
+    if own_scaler {
+        run.dynamic_scaler(1024.0);
+    }
+    run.steps(30, |s, i| {
+        s.loss(1.0);
+        if own_scaler {
+            s.applied(1024.0);
+        }
+        if i >= scanned {
+            s.tier(Tier::Off);
+            return;
+        }
+        s.activation("fc", "linear", Dtype::F16, &normal(256, 1.0, i));
+        s.gradient("fc", "linear", Dtype::F16, &normal(256, 1.0, i));
+        s.update("fc", "addcdiv_", "weight", &normal(64, 1e-3, i)).param(
+            "fc",
+            "weight",
+            Dtype::F32,
+            &normal(64, 1.0, i),
+        );
+    });
+    let mut aggregate = Aggregate::default();
+    run.records().iter().cloned().for_each(|record| aggregate.apply(record));
+    aggregate
+}
+
+fn sampling_page() -> String {
+    let mut text = String::from(SAMPLING);
+    let runs = watched();
+    let names: Vec<&str> = runs.iter().map(|(name, _)| *name).collect();
+    text.push_str(&format!("| rule | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(runs.len())));
+    for rule in rules::all() {
+        let cells: Vec<&str> = runs.iter().map(|(_, aggregate)| cell(&rules::standing(*rule, aggregate))).collect();
+        let RuleInfo { code, name, .. } = rule.info();
+        text.push_str(&format!("| {code} {name} | {} |\n", cells.join(" | ")));
+    }
+    text
+}
+
+fn cell(standing: &Standing) -> &'static str {
+    match standing {
+        Standing::Judged => "judged",
+        Standing::Unsure(_) => "**unsure**",
+        Standing::NotApplicable => "not applicable",
+    }
+}
+
+const SAMPLING: &str = "\
+# What sampling leaves unsure
+
+How many steps are scanned is your choice: `Doctor::builder().every(n)`, a budget (the default: 2 % of the step time), or `off()`. A rule that has not seen
+what it needs says so, under \"could not tell\", with what to set; the verdict is \"unknown\" where no step was scanned at all. Between scanned steps the library's own
+scaler is recorded at every step, in any tier; a scaler of somebody else's from the first scanned step on.
+
+Below, an FP16 run with FP32 weights and a dynamic scaler, 30 steps. *Judged*: the rule has seen what it needs. *Not applicable*: there is nothing of its kind in this run, as a static
+scale or weights that are stepped in FP16.
+
+";
+
+#[test]
+fn what_sampling_leaves_unsure_is_documented() {
+    keep(&docs().join("sampling.md"), &sampling_page());
+}
+
+#[test]
+fn every_rule_is_judged_or_has_nothing_to_judge_where_every_step_is_scanned() {
+    let [(_, every), .., (_, off)] = &watched();
+    for rule in rules::all() {
+        assert!(!matches!(rules::standing(*rule, every), Standing::Unsure(_)), "{}", rule.info().code);
+        if let Standing::Unsure(reason) = rules::standing(*rule, off) {
+            assert!(
+                reason.contains("sampling is off") && reason.contains("every(100)"),
+                "{}: {reason}",
+                rule.info().code
+            );
+        }
     }
 }
 

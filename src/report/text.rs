@@ -180,10 +180,12 @@ fn doubts_text(doubts: &[Attributed<'_, Doubt>], name_rank: bool, layout: &Layou
     if !doubts.is_empty() {
         out.push_str(&format!("\n{}\n", layout.bold("could not tell")));
     }
-    for of in doubts {
-        let rank = if name_rank { format!(" (rank {})", of.rank) } else { String::new() };
-        let text = format!("{} {}{rank}: {}", of.item.code, of.item.name, of.item.reason);
-        out.push_str(&layout.wrap("  ", "    ", &text));
+    // Rules that miss the same thing are told together.
+    for alike in doubts.chunk_by(|a, b| a.rank == b.rank && a.item.reason == b.item.reason) {
+        let Some(first) = alike.first() else { continue };
+        let rank = if name_rank { format!(" (rank {})", first.rank) } else { String::new() };
+        let names: Vec<String> = alike.iter().map(|of| format!("{} {}", of.item.code, of.item.name)).collect();
+        out.push_str(&layout.wrap("  ", "    ", &format!("{}{rank}: {}", names.join(", "), first.item.reason)));
     }
     out
 }

@@ -25,7 +25,7 @@
 //! While every step and nearly every tensor is there. Steps that sampling left out are not missing: the report says what was sampled.
 
 use super::text::{counted, measured, share};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 use crate::observation::{EndReason, NoteKind};
 
@@ -48,6 +48,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for BlindSpots {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Nothing
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -36,8 +36,8 @@
 //! ones, rule `broken-masters` says so. Where the update that was intended is not known, as with optimizers whose operators are not.
 
 use super::text::{count, counted, measured, number, said, share};
-use super::update_advice::{format_name, some_of, step_masters, stepped_in_low_precision};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict, broken_masters};
+use super::update_advice::{format_name, is_low, may_step, some_of, step_masters, stepped_in_low_precision};
+use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters};
 use crate::aggregate::{Aggregate, Weight, WeightStep};
 use crate::observation::Probe;
 use crate::scan::Fidelity;
@@ -71,6 +71,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for DeadUpdates {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: FEWEST_STEPS as u64, applies: |a| may_step(a, is_low) }
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::sight::judge;
 use super::{Finding, Firing, RuleInfo, Severity, Verdict, all};
 use crate::aggregate::Aggregate;
 use crate::observation::Record;
@@ -111,7 +112,7 @@ impl Diagnosis {
         let mut changed = false;
         let now = self.aggregate.latest.as_ref().map_or(0, |s| s.index);
         for rule in all() {
-            for verdict in rule.check(&self.aggregate) {
+            for verdict in judge(*rule, &self.aggregate) {
                 match verdict {
                     Verdict::Quiet => {}
                     Verdict::Unsure(reason) => {

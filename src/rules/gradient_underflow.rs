@@ -46,8 +46,8 @@
 //! that is satisfied. Behind a forward that overflowed. After the scale collapsed because of non-finite gradients: then
 //! these are the fault, and rule `non-finite-origin` or `gradient-overflow` names it.
 
-use super::underflow::{Cause, SAMPLES, Seen, see};
-use super::{Rule, RuleInfo, Severity, Verdict};
+use super::underflow::{Cause, SAMPLES, Seen, may_have_fp16_gradients, see};
+use super::{Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -64,6 +64,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for GradientUnderflow {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: SAMPLES as u64, applies: may_have_fp16_gradients }
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -23,8 +23,8 @@
 //! there.
 
 use super::text::{counted, measured, number, share};
-use super::update_advice::{format_name, step_masters, stepped_in_low_precision};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
+use super::update_advice::{format_name, is_low, may_step, step_masters, stepped_in_low_precision};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
 
@@ -47,6 +47,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for LostWeightDecay {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: FEWEST_STEPS as u64, applies: |a| may_step(a, is_low) }
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -28,6 +28,7 @@ mod scale_runaway;
 mod scale_simulation;
 mod scale_thrash;
 mod scaling;
+mod sight;
 #[cfg(test)]
 mod silence;
 mod stalled_updates;
@@ -41,6 +42,7 @@ mod vanishing_eps;
 pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};
 pub use registry::{all, find};
+pub use sight::{Needs, Standing, standing};
 
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
@@ -98,6 +100,10 @@ pub struct Firing {
 pub trait Rule: Sync {
     /// Its code, name and page.
     fn info(&self) -> &'static RuleInfo;
+    /// What it has to have seen before its silence means anything.
+    fn needs(&self) -> Needs {
+        Needs::ONE_SCAN
+    }
     /// What it says now; called after every step. An empty list is quiet.
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict>;
 }

@@ -26,8 +26,8 @@
 //! On FP16 without a scaler whose gradients are large enough: that is no fault. On FP32 and BF16, which need no scale. Where a scaler is there, static or dynamic, at a scale other than 1.
 
 use super::scaling::Scaling;
-use super::underflow::{Cause, fault_of};
-use super::{Rule, RuleInfo, Severity, Verdict};
+use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};
+use super::{Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -46,11 +46,26 @@ impl Rule for NoLossScale {
         &INFO
     }
 
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: SAMPLES as u64, applies: |a| may_have_fp16_gradients(a) && is_unscaled(a) }
+    }
+
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
-        if !matches!(Scaling::of(aggregate), Scaling::None | Scaling::Static) {
+        if !is_unscaled(aggregate) {
             return Vec::new();
         }
         fault_of(aggregate, Cause::NoScale).map(Verdict::Firing).into_iter().collect()
+    }
+}
+
+/// Whether the loss is multiplied by nothing but 1.
+fn is_unscaled(aggregate: &Aggregate) -> bool {
+    let now = aggregate.latest.as_ref().and_then(|s| s.loss_scale);
+    let config = aggregate.scaler_config.as_ref().map(|c| c.init_scale);
+    match Scaling::of(aggregate) {
+        Scaling::None => true,
+        Scaling::Static => now.or(config) == Some(1.0),
+        Scaling::AtCeiling | Scaling::Dynamic => false,
     }
 }
 

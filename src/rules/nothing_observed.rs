@@ -20,7 +20,7 @@
 //!
 //! As soon as one scanned step held activations or parameters and a gradient.
 
-use super::{Rule, RuleInfo, Severity, Verdict};
+use super::{Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -37,6 +37,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for NothingObserved {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Nothing
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -27,7 +27,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, layer_name, measured, scale};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use super::{activation_overflow, gradient_overflow, non_finite_origin, scale_ratchet};
 use crate::aggregate::{Aggregate, SiteSummary};
 use crate::observation::Tier;
@@ -55,6 +55,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for ScaleFloor {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::ScalerEvents
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

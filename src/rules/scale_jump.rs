@@ -27,7 +27,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Jump};
 
 /// See the page of the rule.
@@ -44,6 +44,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for ScaleJump {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::ScalerEvents
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -52,7 +52,7 @@ use super::scale_advice::ScaleAdvice;
 use super::scale_descent::{Balance, Descent, descent};
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, said, scale, share};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// Below this the scale shrinks gradients instead of lifting them.
@@ -76,6 +76,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for ScaleRatchet {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::ScalerEvents
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

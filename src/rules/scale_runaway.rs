@@ -26,7 +26,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// Above this a loss is so small that nothing overflows.
@@ -48,6 +48,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for ScaleRunaway {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::ScalerEvents
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -25,7 +25,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, scale, share};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Skip};
 
 /// Share of the steps that may be skipped.
@@ -53,6 +53,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for ScaleThrash {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::ScalerEvents
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

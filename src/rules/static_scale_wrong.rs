@@ -31,8 +31,8 @@
 
 use super::gradient_overflow::scale_too_high;
 use super::scaling::Scaling;
-use super::underflow::{Cause, fault_of};
-use super::{Rule, RuleInfo, Severity, Verdict};
+use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};
+use super::{Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -51,13 +51,22 @@ impl Rule for StaticScaleWrong {
         &INFO
     }
 
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: SAMPLES as u64, applies: |a| may_have_fp16_gradients(a) && is_fixed(a) }
+    }
+
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
-        if !matches!(Scaling::of(aggregate), Scaling::Static | Scaling::AtCeiling) || !aggregate.has_fp16_gradients() {
+        if !is_fixed(aggregate) || !aggregate.has_fp16_gradients() {
             return Vec::new();
         }
         let too_high = scale_too_high(aggregate).map(Box::new);
         too_high.or_else(|| fault_of(aggregate, Cause::FixedScale)).map(Verdict::Firing).into_iter().collect()
     }
+}
+
+/// Whether the scale cannot move, or not up.
+fn is_fixed(aggregate: &Aggregate) -> bool {
+    matches!(Scaling::of(aggregate), Scaling::Static | Scaling::AtCeiling)
 }
 
 #[cfg(test)]

@@ -12,6 +12,11 @@ pub(super) fn stepped_in_low_precision(aggregate: &Aggregate) -> Vec<(&Weight, &
     aggregate.weights.stepped_now().filter(|(_, change)| is_low(change.dtype)).collect()
 }
 
+/// Whether the optimizer steps parameters of such a dtype, or nobody has looked yet.
+pub(super) fn may_step(aggregate: &Aggregate, of: fn(Dtype) -> bool) -> bool {
+    aggregate.instrument.full_steps == 0 || aggregate.weights.stepped_now().any(|(_, change)| of(change.dtype))
+}
+
 /// Whether a dtype is one whose steps lose small updates.
 pub(super) fn is_low(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F16 | Dtype::Bf16)

@@ -28,8 +28,8 @@
 //! 2^-126. On a run that has converged. Where `dead-updates` fires: it is then the same fault, measured.
 
 use super::text::{counted, measured, number, power_of_two, share};
-use super::update_advice::{some_of, step_masters, stepped_in_low_precision};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
+use super::update_advice::{may_step, some_of, step_masters, stepped_in_low_precision};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
 use crate::aggregate::{Aggregate, Change, Weight};
 use crate::observation::Probe;
 use crate::scan::Dtype;
@@ -57,6 +57,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for UpdatesBelowNormal {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: LONG, applies: |a| may_step(a, |dtype| dtype == Dtype::F16) }
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -58,6 +58,11 @@ pub(super) fn see(aggregate: &Aggregate) -> Seen {
     }
 }
 
+/// Whether there are FP16 gradients, or nobody has looked yet.
+pub(super) fn may_have_fp16_gradients(aggregate: &Aggregate) -> bool {
+    aggregate.has_fp16_gradients() || aggregate.instrument.full_steps == 0
+}
+
 /// The firing of the rule that speaks for this cause.
 pub(super) fn fault_of(aggregate: &Aggregate, wanted: Cause) -> Option<Box<Firing>> {
     match see(aggregate) {

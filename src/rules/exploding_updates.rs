@@ -31,7 +31,8 @@
 //! and other vectors. On a batch with a large loss whose update passes without harm. Where no loss is given, as long as nothing overflows.
 
 use super::text::{counted, measured, number};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::update_advice::may_update;
+use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, WeightStep, Weights, median};
 use crate::observation::Probe;
 
@@ -75,6 +76,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for ExplodingUpdates {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: FEWEST_BEFORE as u64 + 1, applies: may_update }
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

@@ -29,8 +29,8 @@
 //! are stepped: that is for `dead-updates`.
 
 use super::text::{counted, measured, number, scale, share};
-use super::update_advice::stepped_in_low_precision;
-use super::{Firing, Rule, RuleInfo, Severity, Verdict, non_finite_origin, underflow};
+use super::update_advice::{may_update, stepped_in_low_precision};
+use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict, non_finite_origin, underflow};
 use crate::aggregate::{Aggregate, WeightStep, median};
 use crate::observation::Probe;
 
@@ -67,6 +67,10 @@ static INFO: RuleInfo = RuleInfo {
 impl Rule for StalledUpdates {
     fn info(&self) -> &'static RuleInfo {
         &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Scans { steps: SETTLED, applies: may_update }
     }
 
     fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {

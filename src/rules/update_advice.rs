@@ -12,6 +12,11 @@ pub(super) fn stepped_in_low_precision(aggregate: &Aggregate) -> Vec<(&Weight, &
     aggregate.weights.stepped_now().filter(|(_, change)| is_low(change.dtype)).collect()
 }
 
+/// Whether an optimizer was seen to step, or nobody has looked yet.
+pub(super) fn may_update(aggregate: &Aggregate) -> bool {
+    aggregate.instrument.full_steps == 0 || aggregate.weights.stepped > 0
+}
+
 /// Whether the optimizer steps parameters of such a dtype, or nobody has looked yet.
 pub(super) fn may_step(aggregate: &Aggregate, of: fn(Dtype) -> bool) -> bool {
     aggregate.instrument.full_steps == 0 || aggregate.weights.stepped_now().any(|(_, change)| of(change.dtype))

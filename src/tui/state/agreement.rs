@@ -16,6 +16,8 @@ pub enum Remark {
     Stopped(u64),
     /// It ended in order at this step, and others went on.
     Ended(u64),
+    /// Its recording was over before another one began: it is left from an earlier run, and not compared.
+    EarlierRun,
     /// Its loss scale is another, from about this step on.
     Scale(u64),
     /// It skips other steps, from about this step on.
@@ -30,6 +32,7 @@ impl Remark {
         match self {
             Remark::Stopped(step) => format!("stopped at step {step}"),
             Remark::Ended(step) => format!("ended at step {step}, others went on"),
+            Remark::EarlierRun => "left from an earlier run".into(),
             Remark::Scale(step) => format!("other loss scale from step {step}"),
             Remark::Skips(step) => format!("other skips from step {step}"),
             Remark::NonFinite(step) => format!("not finite at step {step}, alone or first"),

@@ -104,14 +104,21 @@ impl Ranks {
         chosen.filter(|number| self.runs.contains_key(number)).or_else(|| self.worst())
     }
 
-    /// The rank with the gravest finding; of several the one with most of them, then the lowest.
+    /// Whether the recording of a rank was over before that of another began: nobody moved it aside when the run was started anew.
+    fn is_left_over(&self, run: &Run) -> bool {
+        let began = self.runs.values().filter_map(|run| run.time()).map(|(began, _)| began).max();
+        run.time().is_some_and(|(_, ended)| began.is_some_and(|began| ended < began))
+    }
+
+    /// The rank with the gravest finding; of several the one with most of them, then the lowest. Never one that is left from an earlier run.
     pub fn worst(&self) -> Option<u32> {
         let grave = |run: &Run| {
             let findings = run.findings();
             let severity = findings.iter().map(|f| f.severity).max();
             (severity, findings.iter().filter(|f| Some(f.severity) == severity).count())
         };
-        self.runs.iter().max_by_key(|&(number, run)| (grave(run), Reverse(*number))).map(|(number, _)| *number)
+        let present = self.runs.iter().filter(|(_, run)| !self.is_left_over(run));
+        present.max_by_key(|&(number, run)| (grave(run), Reverse(*number))).map(|(number, _)| *number)
     }
 
     /// The run of a rank, or the blank one.
@@ -152,11 +159,13 @@ impl Ranks {
 
     fn statuses(&self, now: Duration) -> Vec<RankStatus> {
         let mut remarks = self.disagreements();
-        let most = self.runs.values().filter_map(Run::step).max().unwrap_or(0);
-        let running = self.runs.values().any(|run| !run.state(now).is_over());
+        let present = || self.runs.values().filter(|run| !self.is_left_over(run));
+        let most = present().filter_map(Run::step).max().unwrap_or(0);
+        let running = present().any(|run| !run.state(now).is_over());
         let statuses = self.runs.iter().zip(remarks.drain(..)).map(|((&number, run), mut remarks)| {
             let (state, step) = (run.state(now), run.step());
-            match step.and_then(|step| stop(state, step, most, running)) {
+            let left_over = remarks.contains(&Remark::EarlierRun);
+            match step.filter(|_| !left_over).and_then(|step| stop(state, step, most, running)) {
                 Some(stopped @ Remark::Stopped(_)) => remarks.insert(0, stopped),
                 other => remarks.extend(other),
             }
@@ -177,8 +186,11 @@ impl Ranks {
         statuses.collect()
     }
 
+    /// Where the ranks do not do the same, in their order; what is left from an earlier run is not compared.
     fn disagreements(&self) -> Vec<Vec<Remark>> {
-        let aggregates: Vec<_> = self.runs.values().map(|run| run.diagnosis().aggregate()).collect();
+        let left_over: Vec<bool> = self.runs.values().map(|run| self.is_left_over(run)).collect();
+        let present = self.runs.values().zip(&left_over).filter(|(_, left_over)| !**left_over);
+        let aggregates: Vec<_> = present.map(|(run, _)| run.diagnosis().aggregate()).collect();
         let timelines: Vec<_> = aggregates.iter().map(|aggregate| &aggregate.timeline).collect();
         let mut remarks = disagreements(&timelines);
         let bad: Vec<_> = aggregates.iter().map(|aggregate| first_non_finite(aggregate)).collect();
@@ -186,7 +198,9 @@ impl Ranks {
             // It comes first: that a rank skips alone may follow from it.
             remarks[rank].insert(0, Remark::NonFinite(step));
         }
-        remarks
+        let mut remarks = remarks.into_iter();
+        let of = |left_over| if left_over { vec![Remark::EarlierRun] } else { remarks.next().unwrap_or_default() };
+        left_over.into_iter().map(of).collect()
     }
 }
 
@@ -297,6 +311,19 @@ mod tests {
         let steps = |chosen, all| ranks.layer("conv1", chosen, all).tensors[0].largest.len();
         assert_eq!([steps(None, false), steps(Some(1), false), steps(None, true)], [40, 60, 100]);
         assert_eq!(ranks.layer("conv1", None, true).findings[0].ranks, [0, 1]);
+    }
+
+    #[test]
+    fn what_is_left_from_an_earlier_run_is_said_so_and_not_compared() {
+        let mut new = clean(60);
+        if let Some(Record::Run(run)) = new.first_mut() {
+            run.started_unix_ms += 3_600_000;
+        }
+        let old = records("r", Fault::Nan("conv2"), 30, true);
+        let ranks = ranks(vec![new.clone(), old, new]);
+        let remarks: Vec<_> = ranks.snapshot(None, SECOND).ranks.into_iter().map(|rank| rank.remarks).collect();
+        assert_eq!(remarks, [vec![], vec![Remark::EarlierRun], vec![]]);
+        assert_eq!((ranks.worst(), ranks.shown(Some(1))), (Some(0), Some(1)));
     }
 
     #[test]

@@ -91,6 +91,14 @@ impl Run {
         self.diagnosis.aggregate().latest.as_ref().map(|step| step.index)
     }
 
+    /// When it began and when its latest step was, in milliseconds since the Unix epoch; `None` before its first record.
+    pub fn time(&self) -> Option<(u64, u64)> {
+        let aggregate = self.diagnosis.aggregate();
+        let began = aggregate.run.as_ref()?.started_unix_ms;
+        let lasted = aggregate.latest.as_ref().map_or(0, |step| step.time_ns / 1_000_000);
+        Some((began, began.saturating_add(lasted)))
+    }
+
     /// What was found, gravest first.
     pub fn findings(&self) -> Vec<Finding> {
         (self.judge)(&self.diagnosis).found

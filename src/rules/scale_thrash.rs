@@ -12,7 +12,10 @@
 //!
 //! **Warning**: over the latest skips, 64 at most and 10 at least, more than 2 % of the steps were skipped, and more than 60 % of the skips had a growth
 //! of the scale since the skip before. The 2 % must be exceeded by a margin of one in the square root of the number of skips, for few do not
-//! tell a rate.
+//! tell a rate. The onset is the first skip after a growth.
+//!
+//! Simulated with noise of 1 to 3 octaves from batch to batch, as batches of size 1 have it, and with heavy tails: n = 10, 20 and 30 skip 7 %, 3.6 % and 2.4 % of the
+//! steps and are found, n = 50, 100 and 500 skip 1.5 %, 0.8 % and 0.3 % and are not.
 //!
 //! ## What to do
 //!
@@ -157,7 +160,7 @@ mod tests {
                 let firing =
                     found.get("AMP301").unwrap_or_else(|| panic!("n = {growth_interval}, width {width}, seed {seed}"));
                 assert_eq!(found.len(), 1, "{found:#?}");
-                assert!(firing.since <= 20 * growth_interval, "{}", firing.since);
+                assert!(firing.since <= 3 * growth_interval + 16, "{}", firing.since);
                 let better = evidence(&firing.evidence, "recommended_growth_interval") as u64;
                 let (run, found) = simulate(settings(better), 20_000, noisy(width, seed));
                 assert!(found.is_empty() && run.skips < 200 + 16, "n = {better}: {} skips, {found:#?}", run.skips);
@@ -172,6 +175,25 @@ mod tests {
                 let (_, found) = simulate(settings(growth_interval), 50_000, noisy(width, seed));
                 assert!(found.is_empty(), "n = {growth_interval}, width {width}, seed {seed}: {found:#?}");
             }
+        }
+    }
+
+    #[test]
+    fn batches_of_one_with_noisy_gradients_are_silent_unless_more_than_2_percent_are_skipped() {
+        // Octaves of noise from batch to batch, normal or with the tails of Student's t.
+        let noises = [(1.0, false), (2.0, false), (3.0, false), (1.0, true), (2.0, true)];
+        let runs = [10, 20, 30, 50, 100, 500].into_iter().flat_map(|n| noises.map(|noise| (n, noise)));
+        for ((growth_interval, (width, heavy)), seed) in runs.flat_map(|run| (0..2).map(move |seed| (run, seed))) {
+            let mut random = Uniform(1000 + seed);
+            let is_bad =
+                move |exponent: f64| exponent > 14.0 + width * if heavy { random.t3() } else { random.normal() };
+            let (run, found) = simulate(settings(growth_interval), 10_000, is_bad);
+            let skipped = run.skips as f64 / run.steps() as f64;
+            let told = found.contains_key("AMP301");
+            println!("n = {growth_interval}, width {width} {heavy}: {:.2} % {told}", 100.0 * skipped);
+            // Of what lies between, either may be said.
+            assert!(told || skipped < 0.024, "n = {growth_interval}, width {width}, heavy {heavy}: {skipped}");
+            assert!(!told || skipped > 0.018, "n = {growth_interval}, width {width}, heavy {heavy}: {skipped}");
         }
     }
 

@@ -38,7 +38,7 @@
 use super::text::{count, counted, measured, number, said, share};
 use super::update_advice::{format_name, is_low, may_step, some_of, step_masters, stepped_in_low_precision};
 use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters};
-use crate::aggregate::{Aggregate, Weight, WeightStep};
+use crate::aggregate::{Aggregate, Weight};
 use crate::observation::Probe;
 use crate::scan::Fidelity;
 
@@ -135,11 +135,12 @@ fn firing(aggregate: &Aggregate, phi: f64, severity: Severity) -> Firing {
 
 /// The first of the latest steps that are all on the same side as the whole; where the latest is not, the window's first.
 fn since(aggregate: &Aggregate, phi: f64) -> u64 {
-    let steps = &aggregate.weights.steps;
-    let is_lost =
-        |step: &&WeightStep| step.stepped.phi().is_none_or(|p| if phi < 1.0 { p < LOSING } else { p > AMPLIFIED });
-    let first = steps.iter().rev().take_while(is_lost).last().or(steps.front());
-    first.map_or(0, |step| step.step)
+    let mut known: Vec<(u64, f64)> =
+        aggregate.weights.steps.iter().filter_map(|s| Some((s.step, s.stepped.phi()?))).collect();
+    known.reverse();
+    let is_lost = |&&(_, p): &&(u64, f64)| if phi < 1.0 { p < LOSING } else { p > AMPLIFIED };
+    let first = known.iter().take_while(is_lost).last().or(known.last());
+    first.map_or(0, |&(step, _)| step)
 }
 
 /// The parameters that lose, or gain, most energy, worst first.
@@ -155,7 +156,8 @@ fn worst(aggregate: &Aggregate, phi: f64) -> Vec<(&Weight, Fidelity)> {
 fn evidence(aggregate: &Aggregate, phi: f64, sum: &Fidelity, worst: &[(&Weight, Fidelity)]) -> Vec<Evidence> {
     let mut evidence = vec![measured("phi", phi)];
     evidence.extend(sum.dead_share().map(|dead| measured("dead_share", dead)));
-    evidence.push(counted("scanned_steps", aggregate.weights.steps.len() as u64));
+    let known = aggregate.weights.steps.iter().filter(|s| s.stepped.energy > 0.0);
+    evidence.push(counted("scanned_steps", known.count() as u64));
     evidence.extend(
         worst
             .iter()

@@ -148,3 +148,36 @@ fn the_parameter_that_loses_most_and_the_line_to_write_are_named() {
     assert!(f.explanation.contains("Of the weight decay none arrives."), "{}", f.explanation);
     assert!(f.remedy.contains("MasterWeights::new(&vs)?.build(nn::Adam::default(), 3.00e-4)?"), "{}", f.remedy);
 }
+
+#[test]
+fn it_begins_no_earlier_than_low_precision_was_first_stepped() {
+    let mut run = Scenario::new();
+    let lost = Fidelity { intended: 64, dead: 60, non_finite: 0, dot: 0.1, energy: 1.0 };
+    run.steps(30, |s, i| {
+        let dtype = if i < 20 { F32 } else { F16 };
+        s.loss(1.0).update_in("fc", "add_", "weight", dtype, &normal(64, 1e-3, i));
+        if i >= 20 {
+            s.rounding(Rounding { stepped: Some(lost), ..Rounding::default() });
+        }
+        s.param("fc", "weight", dtype, &normal(64, 0.5, i));
+    });
+    assert_eq!(only(&diagnose(&run)).onset_step, 20);
+}
+
+#[test]
+fn a_weight_that_is_changed_behind_its_copy_is_not_what_the_optimizer_steps() {
+    let mut run = Scenario::new();
+    let lost = Fidelity { intended: 64, dead: 60, non_finite: 0, dot: 0.1, energy: 1.0 };
+    run.steps(30, |s, i| {
+        s.loss(1.0).update("fc", "add_", "weight", &normal(64, 1e-3, i)).param(
+            "fc",
+            "weight",
+            F32,
+            &normal(64, 0.5, i),
+        );
+        s.update_in("fc", "mul_", "weight", F16, &normal(64, 1e-3, i));
+        s.rounding(Rounding { stepped: Some(lost), ..Rounding::default() });
+        s.param("fc", "weight", F16, &normal(64, 0.5, i));
+    });
+    assert!(!found(&diagnose(&run)).contains(&"AMP401"), "{:?}", found(&diagnose(&run)));
+}

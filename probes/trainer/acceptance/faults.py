@@ -8,7 +8,7 @@ from .programs import RECORDING, require
 
 # Where a fault comes in the middle of a run, and how long a run goes on with it.
 FAULT_STEP = {"mlp": 100, "conv": 100, "transformer": 40}
-STEPS = {"mlp": 300, "conv": 300, "transformer": 100}
+STEPS = {"mlp": 200, "conv": 200, "transformer": 100}
 # A value that is wrong is found at once; a scale that behaves wrongly, within a few of its intervals.
 ONSET_WITHIN = 10
 INTERVALS = 3

@@ -26,7 +26,7 @@ VARIANTS = {
     "budget": ("--budget", "2%"),
     "interval": ("--growth-interval", 100),
 }
-VARIANT_STEPS = {"mlp": 400, "conv": 300, "transformer": 100}
+VARIANT_STEPS = {"mlp": 400, "conv": 200, "transformer": 100}
 
 
 def all_items():

@@ -19,7 +19,7 @@ pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
 pub use site::{Sample, SiteSummary};
 pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
-pub use weights::{Change, Copied, Weight, WeightStep, Weights};
+pub use weights::{Change, Copied, Still, Weight, WeightStep, Weights};
 
 use crate::observation::{
     End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,

@@ -78,6 +78,10 @@ pub struct Weight {
     pub unstepped: Option<(u64, u64)>,
     /// The most such steps that lay between two at which it was stepped, as under gradient accumulation.
     pub longest_pause: u64,
+    /// Of a weight without a copy: since when it stands still.
+    pub still: Option<Still>,
+    /// Whether its value was ever observed.
+    was_seen: bool,
     held: Option<Stats>,
     is_finite: bool,
 }
@@ -101,6 +105,17 @@ impl Weight {
             sum
         })
     }
+}
+
+/// A weight that has a finite gradient and does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Still {
+    /// The first step at which it was so.
+    pub since: u64,
+    /// The latest one.
+    pub latest: u64,
+    /// Scanned steps at which it had a gradient other than zero, nothing changed it, and no scaler withheld the step.
+    pub scans: u64,
 }
 
 /// What one step did to the weights as a whole. Ratios and norms are over the weight matrices: biases, gains and gates begin at values that
@@ -200,6 +215,8 @@ impl Weights {
                 below_normal: None,
                 unstepped: None,
                 longest_pause: 0,
+                still: None,
+                was_seen: false,
                 held: None,
                 is_finite: true,
             });
@@ -220,6 +237,7 @@ impl Weights {
             let Some(weight) = self.all.get_mut(index) else { continue };
             weight.compare(step.index, &seen);
             weight.count_pause(step, &seen);
+            weight.watch_still(step, &seen);
             let change = seen.change(step.index, scale, weight.is_finite);
             weight.is_finite = seen.params.iter().flatten().all(|p| p.non_finite() == 0);
             if let Some(change) = change {
@@ -281,6 +299,25 @@ impl Weight {
         } else if seen.held.is_some() && !step.skipped() && seen.gradient.is_some_and(|g| g.max_abs > 0.0) {
             let (n, since) = self.unstepped.unwrap_or((0, step.index));
             self.unstepped = Some((n + 1, since));
+        }
+    }
+}
+
+impl Weight {
+    /// A parameter's value is recorded when it is first seen, and again only after something changed it.
+    fn watch_still(&mut self, step: &Step, seen: &Seen<'_>) {
+        let value_is_new = seen.params.iter().any(Option::is_some);
+        let moved = seen.update.is_some() || value_is_new && self.was_seen;
+        self.was_seen |= value_is_new;
+        if moved || self.written_back_to.is_some() {
+            self.still = None;
+        } else if self.was_seen
+            && !step.skipped()
+            && seen.gradient.is_some_and(|g| g.max_abs > 0.0 && g.non_finite() == 0)
+        {
+            let Still { since, scans, .. } =
+                self.still.unwrap_or(Still { since: step.index, latest: step.index, scans: 0 });
+            self.still = Some(Still { since, latest: step.index, scans: scans + 1 });
         }
     }
 }

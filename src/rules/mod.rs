@@ -35,6 +35,7 @@ mod stalled_updates;
 mod static_scale_wrong;
 mod text;
 mod underflow;
+mod unmoved_weights;
 mod update_advice;
 mod updates_below_normal;
 mod vanishing_eps;

@@ -4,7 +4,7 @@ use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, broken_masters, dead_updates,
     exploding_updates, gradient_overflow, gradient_underflow, lost_weight_decay, no_loss_scale, non_finite_origin,
     nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, stalled_updates,
-    static_scale_wrong, updates_below_normal, vanishing_eps,
+    static_scale_wrong, unmoved_weights, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.
@@ -30,6 +30,7 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &broken_masters::BrokenMasters,
         &stalled_updates::StalledUpdates,
         &vanishing_eps::VanishingEps,
+        &unmoved_weights::UnmovedWeights,
         &non_finite_origin::NonFiniteOrigin,
     ]
 }
@@ -76,6 +77,7 @@ mod tests {
         AMP405 broken-masters error
         AMP406 stalled-updates warning
         AMP407 vanishing-eps error
+        AMP408 unmoved-weights error
         AMP501 non-finite-origin error
         ");
     }

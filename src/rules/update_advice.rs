@@ -39,11 +39,10 @@ pub(super) fn format_name(dtype: Dtype) -> &'static str {
 
 /// The line that makes the optimizer step FP32 copies, as it stands in this run.
 pub(super) fn step_masters(aggregate: &Aggregate) -> String {
-    let optimizer = if uses_second_moment(aggregate) { "nn::Adam::default()" } else { "nn::Sgd::default()" };
     let lr = aggregate.latest.as_ref().and_then(|s| s.lr).map_or("lr".to_string(), number);
     format!(
-        "Let the optimizer step FP32 copies: `let mut opt = MasterWeights::new(&vs)?.build({optimizer}, {lr})?` in place of the line that builds it on `vs`, \
-         with the settings it has. The rest of the loop stays as it is"
+        "Let the optimizer step FP32 copies: `let mut opt = MasterWeights::new(&vs)?.build(opt, {lr})?`, where `opt` is what you \
+         build on `vs` now (`nn::AdamW {{ wd: .. }}`, `nn::sgd(..)`), with its settings. The rest of the loop stays as it is"
     )
 }
 

@@ -106,13 +106,22 @@ impl Tail {
     fn poll(&mut self, at_once: usize) -> Batch {
         let rank = self.number;
         let mut batch = Batch { rank, more: true, ..Batch::default() };
-        while batch.more && batch.records.len() < at_once {
-            self.next(&mut batch);
+        self.read(&mut batch, at_once);
+        batch.process_gone = self.pid.and_then(is_gone);
+        if batch.process_gone == Some(true) && !batch.more && !batch.unreadable {
+            // It may have written its end between the last look and its own.
+            batch.more = true;
+            self.read(&mut batch, at_once);
         }
         batch.problem = batch.problem.or_else(|| self.damage());
         batch.age = self.age().unwrap_or_default();
-        batch.process_gone = self.pid.and_then(is_gone);
         batch
+    }
+
+    fn read(&mut self, batch: &mut Batch, at_once: usize) {
+        while batch.more && batch.records.len() < at_once {
+            self.next(batch);
+        }
     }
 
     fn next(&mut self, batch: &mut Batch) {
@@ -171,10 +180,15 @@ mod tests {
     use crate::observation::EndReason;
     use crate::observation::RunInfo;
     use crate::recording::Recorder;
+    use crate::tui::state::{Ranks, Run, RunState, Source};
     use crate::tui::testing::{run_info, step};
 
     fn write(run: &Path, name: &str, rank: u32, steps: u64) {
-        let mut recorder = Recorder::create(run, &RunInfo { rank, ..run_info(name) }).expect("a recording");
+        write_as(run, &RunInfo { rank, ..run_info(name) }, steps);
+    }
+
+    fn write_as(run: &Path, info: &RunInfo, steps: u64) {
+        let mut recorder = Recorder::create(run, info).expect("a recording");
         for index in 0..steps {
             while !recorder.step(step(index)) {
                 std::thread::yield_now();
@@ -240,6 +254,50 @@ mod tests {
         }
         assert!(sizes.iter().all(|&n| n <= AT_ONCE) && sizes.len() > 2, "{sizes:?}");
         assert_eq!(steps, 600);
+    }
+
+    /// What the run seemed to do after each look at an old recording whose process is gone, until all of it was read.
+    fn states_of_an_old_recording(write: impl FnOnce(&Path)) -> Vec<RunState> {
+        let dir = tempfile::tempdir().expect("a folder");
+        write(dir.path());
+        let file = std::fs::File::options().write(true).open(dir.path().join("rank-0.amprec")).expect("recorded");
+        file.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("made old");
+        let (mut feed, mut ranks) = (Feed::new(dir.path()), Ranks::new(Run::new(Source::default())));
+        let mut states = Vec::new();
+        loop {
+            let batch = feed.poll().remove(0);
+            let more = batch.more;
+            ranks.take(batch, Duration::ZERO);
+            states.extend(ranks.states(Duration::ZERO));
+            if !more {
+                return states;
+            }
+        }
+    }
+
+    /// No process has this number.
+    const GONE: u32 = i32::MAX as u32;
+
+    #[test]
+    fn an_end_that_was_not_read_yet_is_no_kill() {
+        let states = states_of_an_old_recording(|run| {
+            write_as(run, &RunInfo { pid: GONE, ..run_info("r") }, 600);
+        });
+        let (last, before) = states.split_last().expect("states");
+        assert_eq!(*last, RunState::Ended(EndReason::Finished));
+        assert!(before.len() > 1 && before.iter().all(|state| *state == RunState::Live), "{before:?}");
+    }
+
+    #[test]
+    fn a_recording_that_was_read_whole_and_has_no_end_is_a_kill() {
+        let states = states_of_an_old_recording(|run| {
+            write_as(run, &RunInfo { pid: GONE, ..run_info("r") }, 600);
+            let file = std::fs::File::options().write(true).open(run.join("rank-0.amprec")).expect("recorded");
+            file.set_len(file.metadata().expect("its size").len() - 1).expect("its end is cut off");
+        });
+        let (last, before) = states.split_last().expect("states");
+        assert_eq!(*last, RunState::Killed);
+        assert!(before.len() > 1 && before.iter().all(|state| *state == RunState::Live), "{before:?}");
     }
 
     #[test]

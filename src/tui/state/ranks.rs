@@ -55,9 +55,11 @@ impl Ranks {
         let changed = batch.restarted
             || run.source.problem != batch.problem
             || run.source.process_gone != batch.process_gone
+            || run.source.unread != batch.more
             || !batch.records.is_empty();
         run.source.problem = batch.problem;
         run.source.process_gone = batch.process_gone;
+        run.source.unread = batch.more;
         if !batch.records.is_empty() {
             run.apply(batch.records, now, batch.age);
         }

@@ -14,6 +14,8 @@ pub struct Source {
     pub place: String,
     /// Whether the observed process is gone; `None` where that cannot be told.
     pub process_gone: Option<bool>,
+    /// Whether more of it lies there unread: until that is read, it is not known whether the run ended.
+    pub unread: bool,
     /// Whether the command that was started has ended.
     pub command_ended: bool,
     /// Why it cannot be read on, where it cannot.
@@ -112,6 +114,9 @@ impl Run {
             Some(end) => return RunState::Ended(end.reason),
             None if aggregate.run.is_none() => return RunState::Waiting,
             None => {}
+        }
+        if self.source.unread {
+            return RunState::Live;
         }
         if self.source.command_ended {
             return RunState::Killed;

@@ -11,7 +11,7 @@
 //! ## How it decides
 //!
 //! * **No scaler, error**: one infinite gradient in FP16 while activations and loss are finite.
-//! * **Static scale, error**: three of the last 32 steps. A static scale cannot give way, so what overflows now and then goes on doing so. Where most
+//! * **Static scale, error**: three of the last 32 steps, from the 17th step of the run on. A static scale cannot give way, so what overflows now and then goes on doing so. Where most
 //!   steps overflow and a lower scale would do, the scale is wrong and not the layer: rule `static-scale-wrong` says so instead.
 //! * **Static scale or none, warning**: a gradient above 2^15, one bit from the end. Not under a dynamic scaler: it probes the end on purpose.
 //! * **Dynamic scaler, warning**: a streak of skips in which the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements
@@ -26,7 +26,7 @@
 //!
 //! ## When it stays silent
 //!
-//! On calibration: from 65536 up to 16 halvings at the start are expected as long as the overflow recedes. On a healthy dynamic scaler, which skips one
+//! On skips at the very beginning of a static scale that end by themselves. On calibration: from 65536 up to 16 halvings at the start are expected as long as the overflow recedes. On a healthy dynamic scaler, which skips one
 //! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its
 //! beginning, or comes out of the pole of a derivative (the root or the norm of an exact zero), which is no matter of range (the same). On FP32 and BF16.
 
@@ -51,6 +51,8 @@ const RECEDING: f64 = 0.9;
 const LOOK_BACK: u32 = 32;
 /// Of those, steps that must have overflowed.
 const REPEATED: u32 = 3;
+/// Steps at the beginning that say nothing: as many as a dynamic scaler may take to find its place. Gradients are largest there, and fall.
+const CALIBRATION: u64 = 16;
 /// One bit below FP16's end.
 const NEAR: f64 = 32768.0;
 
@@ -142,12 +144,20 @@ fn is_overflow(aggregate: &Aggregate, origin: &Origin) -> bool {
         && aggregate.site(origin.site).is_some_and(|s| aggregate.went_through_fp16(&s.site))
 }
 
-/// How often the last steps overflowed and since when, if often enough.
+/// How often the last steps overflowed and since when, if often enough. Skips from the first step on that have ended by themselves do not count.
 fn repeated(aggregate: &Aggregate) -> Option<(u64, u32)> {
     let nf = &aggregate.non_finite;
-    let times = nf.bad_among_last(LOOK_BACK);
-    let oldest = (nf.recent_bad & ((1 << LOOK_BACK) - 1)).checked_ilog2()?;
-    (times >= REPEATED).then(|| (nf.latest_step.saturating_sub(u64::from(oldest)), times))
+    let bad = without_beginning(nf.recent_bad, nf.latest_step) & ((1 << LOOK_BACK) - 1);
+    let times = bad.count_ones();
+    let since = nf.latest_step.saturating_sub(u64::from(bad.checked_ilog2()?));
+    (nf.latest_step >= CALIBRATION && times >= REPEATED).then_some((since, times))
+}
+
+/// Bit 0 is step `latest`, bit `latest` the first of the run: without the bits from there on, unless all steps until now are set.
+fn without_beginning(bad: u64, latest: u64) -> u64 {
+    let Some(above) = 63u64.checked_sub(latest) else { return bad };
+    let beginning = (bad << above).leading_ones();
+    if u64::from(beginning) > latest { bad } else { bad & (u64::MAX >> above >> beginning) }
 }
 
 fn falling(streak: &Streak) -> Option<Severity> {
@@ -302,7 +312,9 @@ fn lower(aggregate: &Aggregate, now: f64) -> String {
 
 /// A gradient one bit from the end where no dynamic scaler probes it on purpose.
 fn near(aggregate: &Aggregate) -> Option<Firing> {
-    if matches!(Scaling::of(aggregate), Scaling::Dynamic | Scaling::AtCeiling) {
+    // While another gradient is infinite this one is no news, and how high a scale may be is not known.
+    let probed = matches!(Scaling::of(aggregate), Scaling::Dynamic | Scaling::AtCeiling);
+    if probed || aggregate.non_finite.streak.is_some() {
         return None;
     }
     let is_near = |s: &SiteSummary, max: f64| s.site.dtype == Dtype::F16 && s.site.probe.is_gradient() && max > NEAR;
@@ -378,7 +390,7 @@ mod tests {
     #[test]
     fn case_18_at_a_static_scale_of_4096() {
         let mut run = Scenario::new();
-        run.static_scaler(4096.0).steps(5, |s, i| {
+        run.static_scaler(4096.0).steps(17, |s, i| {
             s.skipped(4096.0, 4096.0);
             backward(s, 3e6, i);
         });
@@ -501,7 +513,7 @@ mod tests {
     #[test]
     fn skips_that_were_not_scanned_are_told_without_a_layer() {
         let mut run = Scenario::new();
-        run.static_scaler(65536.0).steps(2, |s, i| {
+        run.static_scaler(65536.0).steps(14, |s, i| {
             s.applied(65536.0);
             backward(s, 3.0, i);
         });
@@ -509,7 +521,7 @@ mod tests {
             s.tier(crate::observation::Tier::Light).loss(1.0).skipped(65536.0, 65536.0);
         });
         let f = only(&run);
-        assert_eq!((f.layer.as_str(), f.onset_step), ("", 2));
+        assert_eq!((f.layer.as_str(), f.onset_step), ("", 14));
         assert!(f.explanation.contains("every(1)"), "{}", f.explanation);
     }
 }

@@ -12,7 +12,7 @@ use crate::models::Shape;
 
 /// What stands above the lines.
 pub(crate) const HEADER: &str = "A step with the doctor against the same step without; FP32, Adam, one thread\n\
-    shape        doctor    CPU ratio [least to most]   fastest wall   ms a step   to reach";
+    shape        doctor    CPU ratio [least to most]   fastest wall   it says   ms a step   to reach";
 
 /// A contestant runs about this long in each round, and long enough for a budget to space its full steps.
 const TURN_SECONDS: f64 = 3.0;
@@ -107,6 +107,8 @@ struct Turn {
     cpu: f64,
     /// Wall seconds of the fastest step.
     fastest: f64,
+    /// What the doctor itself says that it took, as a share of the time of the training alone.
+    told: f64,
 }
 
 impl Bench {
@@ -124,7 +126,9 @@ impl Bench {
             self.step(&mut doctor);
         }
         let took: Vec<Took> = (0..steps).map(|_| time(|| self.step(&mut doctor))).collect();
+        let told = doctor.map(told).transpose()?.unwrap_or(0.0);
         Ok(Turn {
+            told,
             cpu: took.iter().map(|step| step.cpu).sum::<f64>() / steps as f64,
             fastest: took.iter().map(|step| step.wall).fold(f64::INFINITY, f64::min),
         })
@@ -139,6 +143,22 @@ impl Bench {
     }
 }
 
+/// The share that the doctor's recording names, over the steps that were timed.
+fn told(doctor: Doctor) -> Result<f64> {
+    let report = doctor.finish();
+    let path = report.recording().context("there is no recording")?;
+    let (mut probe, mut work) = (0, 0);
+    for record in ampdoctor::recording::read_run(path)? {
+        if let ampdoctor::observation::Record::Step(step) = record?
+            && step.index >= WARM_UP as u64
+        {
+            probe += step.cost.probe_ns;
+            work += step.cost.step_ns.saturating_sub(step.cost.probe_ns);
+        }
+    }
+    Ok(probe as f64 / work.max(1) as f64)
+}
+
 fn column(turns: &[Vec<Turn>], index: usize) -> Vec<Turn> {
     turns.iter().map(|round| round[index]).collect()
 }
@@ -148,10 +168,11 @@ fn line(shape: &str, who: Contestant, turns: &[Turn], alone: &[Turn]) -> String 
     let (least, most) = extremes(&ratios);
     let fastest = |turns: &[Turn]| turns.iter().map(|turn| turn.fastest).fold(f64::INFINITY, f64::min);
     format!(
-        "{shape:12} {:10}    {:5.3} [{least:5.3} to {most:5.3}]          {:5.3}    {:8.2}   {}",
+        "{shape:12} {:10}    {:5.3} [{least:5.3} to {most:5.3}]          {:5.3}     {:5.3}    {:8.2}   {}",
         who.name(),
         median(ratios),
         fastest(turns) / fastest(alone),
+        1.0 + median(turns.iter().map(|turn| turn.told).collect()),
         1e3 * median(turns.iter().map(|turn| turn.cpu).collect()),
         who.target(),
     )

@@ -15,6 +15,10 @@ const SMOOTHING: f64 = 0.2;
 /// A full step that took longer than this many usual ones was held up by something else, and is booked as this many.
 const MOST_BOOKED: f64 = 4.0;
 
+/// A full step is booked as this many times what the clock saw of it: caches that are cold after a scan and LibTorch's own bookkeeping for
+/// its observers slow the training, and no clock of ours sees that. By the benchmark up to a third more; a budget is a promise.
+const UNSEEN: f64 = 1.3;
+
 /// Chooses the full steps. A function of what it was told: it reads no clock.
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -87,7 +91,7 @@ impl Account {
             let usual = self.full_ns.unwrap_or(spent);
             // The first step warms up: it stands in only until there is another.
             self.full_ns = Some(if step.index <= 1 { spent } else { usual + SMOOTHING * (spent - usual) });
-            spent = spent.min(MOST_BOOKED * usual);
+            spent = UNSEEN * spent.min(MOST_BOOKED * usual);
         }
         // The share is one of the time of the training alone. What is not spent is not saved: full steps stay evenly spaced.
         self.balance = (self.balance + share * step.work_ns as f64 - spent).min(0.0);
@@ -137,8 +141,8 @@ mod tests {
 
     #[test]
     fn a_budget_spaces_full_steps_by_what_they_cost() {
-        // 20 % of a step at 2 %: one step in ten.
-        assert_eq!(full_steps(Sampling::Budget(0.02), 35), [0, 10, 20, 30]);
+        // 20 % of a step at 2 %, and the third that no clock sees: one step in thirteen.
+        assert_eq!(full_steps(Sampling::Budget(0.02), 40), [0, 13, 26, 39]);
     }
 
     /// The share of the training's time that watching took in `steps` steps, every `alarm`-th of them alarming.
@@ -159,14 +163,14 @@ mod tests {
     fn a_budget_is_kept_however_often_something_alarming_comes() {
         for alarm in [u64::MAX, 1000, 50, 10, 3, 1] {
             let cost = cost(0.02, 20_000, alarm, |_| 200_000);
-            assert!((0.015..0.0203).contains(&cost), "every {alarm}: {cost}");
+            assert!((0.012..0.0203 / UNSEEN).contains(&cost), "every {alarm}: {cost}");
         }
     }
 
     #[test]
     fn a_budget_follows_what_a_full_step_costs() {
         let cost = cost(0.02, 20_000, u64::MAX, |index| if index < 10_000 { 100_000 } else { 3_000_000 });
-        assert!((0.015..0.0203).contains(&cost), "{cost}");
+        assert!((0.012..0.0203 / UNSEEN).contains(&cost), "{cost}");
     }
 
     #[test]
@@ -177,9 +181,9 @@ mod tests {
         for index in 0..200 {
             seen.extend(full.then_some(index));
             let held_up = StepFacts { probe_ns: 2_000_000_000, ..facts(index, full) };
-            full = sampler.next(if index == 10 { held_up } else { facts(index, full) });
+            full = sampler.next(if index == 13 { held_up } else { facts(index, full) });
         }
-        assert_eq!(seen[..5], [0, 10, 50, 60, 70]);
+        assert_eq!(seen[..5], [0, 13, 65, 78, 91]);
     }
 
     #[test]

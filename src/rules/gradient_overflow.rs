@@ -33,7 +33,7 @@
 use super::non_finite_origin::is_pole_of_derivative;
 use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
 use super::scaling::Scaling;
-use super::text::{counted, layer_name, measured, number, power_of_two, scale, sentence, share};
+use super::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
 use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
 use crate::observation::Probe;
@@ -53,6 +53,8 @@ const LOOK_BACK: u32 = 32;
 const REPEATED: u32 = 3;
 /// Steps at the beginning that say nothing: as many as a dynamic scaler may take to find its place. Gradients are largest there, and fall.
 const CALIBRATION: u64 = 16;
+/// Octaves to lower a scale by at a time where it is not known how far it has to fall.
+const BLIND_OCTAVES: i32 = 8;
 /// One bit below FP16's end.
 const NEAR: f64 = 32768.0;
 
@@ -276,26 +278,50 @@ fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> String {
     )
 }
 
-/// The scale to set where gradients were infinite, so that how large they are is not known; else, where a lower one does not help, what to change.
+/// What to do about the scale where gradients were infinite, so that how large they are is not known; else, where a lower one does not help, what to
+/// change.
 fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> Result<String, String> {
-    let config = aggregate.scaler_config.as_ref();
     // The more elements overflowed, the further the largest lies beyond: an octave for each four times as many, and two to spare.
     let infinite = origin.map_or(1.0, |o| o.inf.max(1) as f64);
     let octaves = 2 + (infinite.log2() / 2.0).ceil() as i32;
-    let guess = now.log2().floor() as i32 - octaves;
-    let blamed = origin.and_then(|o| aggregate.site(o.site)).map_or(Blamed::Nobody, Blamed::TooLarge);
+    let from = now.log2().floor() as i32;
     let advice = ScaleAdvice::of(aggregate);
-    let exponent = advice.as_ref().and_then(ScaleAdvice::exponent).map_or(guess, |e| e.min(guess));
-    match (advice.filter(|a| a.lowest.is_some() && exponent < a.window.low), set_scale(config, Some(now), exponent)) {
-        (Some(advice), _) => Err(format!("{}.", sentence(advice.layer_to_fix(blamed)))),
-        (None, Some(set)) => Ok(format!(
-            "{}: {octaves} octaves below the scale at which {} elements of it overflowed. How large they are FP16 cannot tell; a dynamic scaler finds the \
-             scale by itself.",
-            sentence(set),
-            number(infinite)
-        )),
-        (None, None) => Err(format!("{}.", sentence(change_layer(aggregate, origin)))),
+    let unknown = never_finite(aggregate);
+    let by = if unknown > 0 { octaves.max(BLIND_OCTAVES) } else { octaves };
+    let wanted = advice.as_ref().and_then(ScaleAdvice::exponent).map_or(from - by, |e| e.min(from - by));
+    // Where it has to be this high for another gradient, that is the first to try.
+    let lowest = advice.as_ref().filter(|a| a.lowest.is_some()).map_or(i32::MIN, |a| a.window.low);
+    if lowest > from - octaves {
+        let blamed = origin.and_then(|o| aggregate.site(o.site)).map_or(Blamed::Nobody, Blamed::TooLarge);
+        return Err(advice.map_or(String::new(), |a| format!("{}.", sentence(a.layer_to_fix(blamed)))));
     }
+    let exponent = wanted.max(lowest);
+    match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
+        Some(_) if unknown > 0 => Ok(format!(
+            "Use a dynamic scaler: `GradScaler::default()` finds the scale by itself. Which one it is cannot be told from here: at {} {} infinite whenever \
+             scanned, and how large a value is beyond 65504 FP16 does not say. To keep the scale static, lower it by 2^{} at a time, first to {}, and check \
+             again.",
+            scale(now),
+            if unknown == 1 { "one gradient was".into() } else { format!("{unknown} gradients were") },
+            from - exponent,
+            scale(f64::from(exponent).exp2()),
+        )),
+        Some(set) => Ok(format!(
+            "{}. That is {} octaves below the scale at which {} of it overflowed. It is a guess, for how large they were FP16 cannot tell; a dynamic \
+             scaler (`GradScaler::default()`) finds the scale by itself.",
+            sentence(set),
+            from - exponent,
+            count(infinite as usize, "element"),
+        )),
+        None => Err(format!("{}.", sentence(change_layer(aggregate, origin)))),
+    }
+}
+
+/// FP16 gradients of the latest step that were finite at none of their latest samples: how large they are is not known.
+fn never_finite(aggregate: &Aggregate) -> usize {
+    let never =
+        |s: &SiteSummary| aggregate.went_through_fp16(&s.site) && s.recent.iter().all(|x| x.stats.non_finite() > 0);
+    aggregate.latest_observations().filter(|(_, s)| s.site.probe.is_gradient() && never(s)).count()
 }
 
 /// The scale to set where the largest gradient is known.
@@ -399,7 +425,8 @@ mod tests {
         assert_eq!(found(&d), ["AMP307"], "{:#?}", d.findings());
         let f = &d.findings()[0];
         assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
-        assert!(f.remedy.starts_with("Lower the static loss scale from 4096 (2^12) to "), "{}", f.remedy);
+        assert!(f.remedy.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy);
+        assert!(f.remedy.contains("by 2^8 at a time, first to 16 (2^4)"), "{}", f.remedy);
 
         let mut now_and_then = Scenario::new();
         now_and_then.static_scaler(4096.0).steps(32, |s, i| {

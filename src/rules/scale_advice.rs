@@ -1,5 +1,6 @@
 //! Which loss scale to set, from the gradients that were seen.
 
+use super::scaling::Scaling;
 use super::text::{layer_name, number, power_of_two, scale, share};
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
 use crate::numerics::{Format, Lost, ScaleWindow, Zones};
@@ -8,6 +9,8 @@ use crate::scan::{Dtype, Stats};
 
 /// Samples that the lower end of the window stands on: those that the verdict stands on.
 const SAMPLES: usize = 3;
+/// Bits below the upper end where gradients were lost whole: those of models that learn again were up to 2^7 larger.
+const SPARE_WHERE_LOST: i32 = 7;
 
 /// The gradient that a rule blames, where it does.
 pub(super) enum Blamed<'a> {
@@ -29,7 +32,7 @@ pub(super) struct ScaleAdvice<'a> {
     pub lowest: Option<&'a SiteSummary>,
     /// The gradient that overflows first.
     pub highest: &'a SiteSummary,
-    /// Largest gradient of the run, without the loss scale.
+    /// Largest gradient of the run, without the loss scale; what it is at least where a static scale made it infinite.
     pub max_unscaled: f64,
     lowest_is_the_outlier: bool,
 }
@@ -40,13 +43,13 @@ impl<'a> ScaleAdvice<'a> {
 
     /// What the gradients of the latest step say; `None` when none of them has a non-zero element.
     pub fn of(aggregate: &'a Aggregate) -> Option<Self> {
+        let largest = |s: &SiteSummary| largest_unscaled(aggregate, s);
         let gradients = || aggregate.latest_observations().map(|(_, s)| s).filter(|s| is_carried_in_fp16(aggregate, s));
-        let highest =
-            gradients().max_by(|a, b| a.max_unscaled.total_cmp(&b.max_unscaled)).filter(|s| s.max_unscaled > 0.0)?;
+        let highest = gradients().max_by(|a, b| largest(a).total_cmp(&largest(b))).filter(|s| largest(s) > 0.0)?;
         let needs: Vec<(i32, &SiteSummary)> = gradients().filter_map(|s| Some((lower_end(s)?, s))).collect();
         let lowest = needs.iter().max_by_key(|(low, _)| *low).copied();
-        let tops: Vec<i32> = gradients().filter_map(upper_end).collect();
-        let high = upper_end(highest)?;
+        let tops: Vec<i32> = gradients().filter_map(|s| upper_end(largest(s))).collect();
+        let high = upper_end(largest(highest))?;
         // Without a gradient to ask, the lower end is where scalers begin.
         let low = lowest.map_or(high.min(Self::DEFAULT_INIT), |(low, _)| low);
         let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
@@ -56,7 +59,7 @@ impl<'a> ScaleAdvice<'a> {
             incomplete,
             lowest: lowest.map(|(_, s)| s),
             highest,
-            max_unscaled: highest.max_unscaled,
+            max_unscaled: largest(highest),
             lowest_is_the_outlier: stands_out(low, needs.iter().map(|n| n.0).collect()) >= stands_out(high, tops),
         })
     }
@@ -64,7 +67,10 @@ impl<'a> ScaleAdvice<'a> {
     /// The scale to set, as an exponent of two. `None` when no scale is good for all gradients.
     pub fn exponent(&self) -> Option<i32> {
         let recommended = self.window.recommended()?;
-        Some(if self.incomplete || self.lowest.is_none() {
+        Some(if self.incomplete && recommended > Self::DEFAULT_INIT {
+            // A run that lost its gradients has learnt nothing: they grow once it does, and those of parameters, lost too, are sums over the batch.
+            (recommended.min(self.window.high - SPARE_WHERE_LOST)).max(Self::DEFAULT_INIT).max(self.window.low)
+        } else if self.incomplete || self.lowest.is_none() {
             recommended.max(Self::DEFAULT_INIT).min(self.window.high)
         } else {
             recommended
@@ -159,10 +165,11 @@ pub(super) fn compare(site: &SiteSummary, stats: &Stats, now: f64, exponent: i32
 pub(super) fn headroom(advice: &ScaleAdvice<'_>, exponent: i32) -> String {
     let bits = advice.headroom_bits(exponent).floor();
     format!(
-        "the largest gradient of the run ({} unscaled) still has {} bit{} of headroom",
+        "the largest gradient of the run ({} unscaled) still has {} bit{} of headroom{}",
         number(advice.max_unscaled),
         number(bits),
-        if bits == 1.0 { "" } else { "s" }
+        if bits == 1.0 { "" } else { "s" },
+        if advice.incomplete { " (those of which nothing is left are not counted)" } else { "" }
     )
 }
 
@@ -188,10 +195,23 @@ fn lower_end(site: &SiteSummary) -> Option<i32> {
         .max()
 }
 
-/// The largest scale that leaves the largest gradient ever seen at this site one bit of headroom.
-fn upper_end(site: &SiteSummary) -> Option<i32> {
+/// The largest scale that leaves a gradient of this largest value one bit of headroom.
+fn upper_end(max_unscaled: f64) -> Option<i32> {
     let one = crate::scan::ExponentHistogram::from_counts(0, &[1]);
-    ScaleWindow::of(&one, site.max_unscaled, Lost::default(), 1.0).map(|w| w.high)
+    ScaleWindow::of(&one, max_unscaled, Lost::default(), 1.0).map(|w| w.high)
+}
+
+/// The largest value ever seen at this site, without the loss scale. What overflowed at a static scale counts as FP16's end times an octave for each four
+/// times as many infinite elements; a dynamic scaler overflows on purpose, and gives way.
+fn largest_unscaled(aggregate: &Aggregate, site: &SiteSummary) -> f64 {
+    if Scaling::of(aggregate) != Scaling::Static {
+        return site.max_unscaled;
+    }
+    let infinite = site.recent.iter().filter(|s| !s.inherited).filter_map(|s| {
+        let elements = s.stats.pos_inf + s.stats.neg_inf;
+        (elements > 0).then(|| Format::F16.max * (elements as f64).sqrt() / s.loss_scale.unwrap_or(1.0))
+    });
+    infinite.fold(site.max_unscaled, f64::max)
 }
 
 fn median(mut values: Vec<i32>) -> i32 {

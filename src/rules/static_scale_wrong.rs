@@ -22,7 +22,9 @@
 //! ## What to do
 //!
 //! Set the scale that is named, or use a dynamic scaler. The scale is a power of two out of the window in which every gradient that was seen keeps Ehat, the predicted error of
-//! its direction, below 1e-4, and the largest keeps a bit of headroom. Where gradients were infinite it is a guess that says so, for how large they are FP16 cannot tell.
+//! its direction, below 1e-4, and the largest keeps a bit of headroom. Where gradients were infinite it is a guess that says so, for how large they are FP16 cannot tell. Where one
+//! was infinite whenever it was scanned there is no number to name: use a dynamic scaler, or lower the scale by 2^8 at a time. Where nothing is left
+//! of a gradient, a scale above 2^16 leaves 8 bits of headroom: such a run has learnt nothing, and its gradients grow once it does.
 //!
 //! ## When it stays silent
 //!
@@ -76,7 +78,7 @@ mod tests {
     use crate::rules::scale_simulation::settings;
     use crate::rules::silence::{diagnose, found};
     use crate::rules::{Finding, Severity, Value};
-    use crate::scan::Dtype::F16;
+    use crate::scan::Dtype::{F16, F32};
 
     fn backward(s: &mut StepBuilder<'_>, deviation: f64, seed: u64) {
         s.loss(1.0);
@@ -128,7 +130,10 @@ mod tests {
         let f = only(&static_run(1.0, 2f64.powi(20), 17));
         assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
         assert!(f.explanation.contains("17 of the last 17 steps"), "{}", f.explanation);
-        assert!(f.remedy.starts_with("Lower the static loss scale from 1048576 (2^20) to "), "{}", f.remedy);
+        // Nothing finite was ever seen at this scale: no number is sure.
+        assert!(f.remedy.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy);
+        assert!(f.remedy.contains("by 2^8 at a time, first to 4096 (2^12)"), "{}", f.remedy);
+        assert!(found(&diagnose(&static_run(1.0, 4096.0, 17))).is_empty());
     }
 
     #[test]
@@ -151,6 +156,41 @@ mod tests {
                 assert!(found(&d).is_empty(), "{skips} skips, step {i}: {:#?}", d.findings());
             }
         }
+    }
+
+    #[test]
+    fn a_weight_gradient_that_is_infinite_now_and_then_lowers_the_scale_that_is_named() {
+        let mut run = Scenario::new();
+        run.static_scaler(524288.0).steps(40, |s, i| {
+            let bad = i % 4 != 0;
+            if bad {
+                s.skipped(524288.0, 524288.0);
+            } else {
+                s.applied(524288.0);
+            }
+            backward(s, 100.0, i);
+            let mut gradient = normal(640, 1000.0, i);
+            gradient[..4].fill(if bad { f64::INFINITY } else { 60000.0 });
+            s.param_grad("fc4", "weight", F32, &gradient);
+        });
+        let d = diagnose(&run);
+        let f = d.findings().iter().find(|f| f.code == "AMP307").expect("too high");
+        // The largest is at least 2^17 here: 2^3 of headroom are left from 65504 * 2 down.
+        assert!(f.remedy.starts_with("Lower the static loss scale from 524288 (2^19) to 32768 (2^15)"), "{}", f.remedy);
+        assert!(f.remedy.contains("It is a guess"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn where_nothing_is_left_of_a_gradient_the_scale_named_leaves_room_to_grow() {
+        let mut run = Scenario::new();
+        run.static_scaler(1e-6).steps(6, |s, i| {
+            s.applied(1e-6);
+            s.loss(1.0).cast_gradient("fc3", "to", &normal(640, 3e-9, i));
+            s.gradient("fc3", "linear", F16, &[0.0; 640]).param_grad("fc3", "weight", F32, &[0.0; 640]);
+        });
+        let f = only(&run);
+        assert_eq!(recommended(&f), Some(65536.0));
+        assert!(f.remedy.contains("of which nothing is left are not counted"), "{}", f.remedy);
     }
 
     #[test]

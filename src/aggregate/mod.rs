@@ -16,6 +16,7 @@ pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
 pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
+use site::Verdict;
 pub use site::{Sample, SiteSummary};
 pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
@@ -173,7 +174,8 @@ impl Aggregate {
         let underflows = starvation::judge(&step, &self.sites, self.non_finite.latest.forward_is_clean());
         for (order, (observation, underflow)) in step.observations.iter().zip(underflows).enumerate() {
             if let Some(summary) = self.sites.get_mut(observation.site.0 as usize) {
-                summary.push(&step, observation, order as u32, underflow);
+                let by_mask = self.non_finite.latest.by_mask.binary_search(&order).is_ok();
+                summary.push(&step, observation, Verdict { order: order as u32, underflow, by_mask });
             }
         }
         if step.tier == Tier::Full {

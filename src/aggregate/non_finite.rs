@@ -67,6 +67,8 @@ pub struct NonFiniteStep {
     pub brought_in: Option<SiteId>,
     /// Infinities that a mask wrote were seen.
     pub masked: bool,
+    /// Places, among the observations of the step and rising, of activations whose only non-finite elements are -inf that a mask put there.
+    pub by_mask: Vec<usize>,
     /// Data that came in non-finite; it is the origin only where the model was handed it, for a loop also keeps old losses and the like.
     pub data: Option<Origin>,
     /// Activations in which an infinity was born, masks apart, each from finite inputs.
@@ -265,7 +267,7 @@ fn headroom(origin: Origin, sites: &[SiteSummary]) -> Option<f64> {
 fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
     let mut found = NonFiniteStep::default();
     let mut before = Before::default();
-    for observation in &step.observations {
+    for (place, observation) in step.observations.iter().enumerate() {
         let Some(summary) = sites.get(observation.site.0 as usize) else { continue };
         let stats = &observation.stats;
         if stats.non_finite() == 0 {
@@ -299,6 +301,9 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                         (false, true) => Handed::ByTensor,
                         (false, false) => Handed::Nothing,
                     };
+                    if by_mask {
+                        found.by_mask.push(place);
+                    }
                     found.see_activation(origin, handed, by_mask);
                 }
             }

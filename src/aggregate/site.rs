@@ -26,6 +26,25 @@ pub struct Sample {
     /// For a gradient held in FP16: what that did to it. `None` for all others, for tensors of less than 64 elements, for non-finite ones, and
     /// for zeros without a sign that FP16 is the reason.
     pub underflow: Option<Underflow>,
+    /// Whether its only non-finite elements are -inf that a mask put there: they are no trouble.
+    pub by_mask: bool,
+}
+
+impl Sample {
+    /// How much a sample matters beside another of its step: finite ones least, then those of masks.
+    fn gravity(&self) -> u8 {
+        if self.stats.non_finite() == 0 { 0 } else { 2 - u8::from(self.by_mask) }
+    }
+}
+
+/// What only the whole step tells of an observation.
+pub(super) struct Verdict {
+    /// See [`Sample::order`].
+    pub order: u32,
+    /// See [`Sample::underflow`].
+    pub underflow: Option<Underflow>,
+    /// See [`Sample::by_mask`].
+    pub by_mask: bool,
 }
 
 /// One site over the whole run: totals, and a window of the recent past.
@@ -39,6 +58,8 @@ pub struct SiteSummary {
     pub first_step: Option<u64>,
     /// Scans with a non-finite element.
     pub non_finite_samples: u64,
+    /// Those of them whose only non-finite elements are -inf that a mask put there.
+    pub masked_samples: u64,
     /// Scans with a non-zero element.
     pub nonzero_samples: u64,
     /// Elements scanned, over all samples.
@@ -49,6 +70,8 @@ pub struct SiteSummary {
     pub nan: u64,
     /// Infinities among them, of either sign.
     pub inf: u64,
+    /// Those of them that a mask put there, in scans without any other.
+    pub masked: u64,
     /// Smallest non-zero magnitude of the run; 0 when there was none.
     pub min_abs: f64,
     /// Largest finite magnitude of the run.
@@ -80,11 +103,13 @@ impl SiteSummary {
             samples: 0,
             first_step: None,
             non_finite_samples: 0,
+            masked_samples: 0,
             nonzero_samples: 0,
             count: 0,
             zeros: 0,
             nan: 0,
             inf: 0,
+            masked: 0,
             min_abs: 0.0,
             max_abs: 0.0,
             max_unscaled: 0.0,
@@ -107,11 +132,14 @@ impl SiteSummary {
         (self.recent.len() >= n).then(|| self.recent.range(self.recent.len() - n..))
     }
 
-    pub(super) fn push(&mut self, step: &Step, observation: &Observation, order: u32, underflow: Option<Underflow>) {
-        let stats = &observation.stats;
+    pub(super) fn push(&mut self, step: &Step, observation: &Observation, verdict: Verdict) {
+        let (stats, Verdict { order, underflow, by_mask }) = (&observation.stats, verdict);
+        let is_bad = stats.non_finite() > 0 && !by_mask;
         self.samples += 1;
         self.first_step.get_or_insert(step.index);
         self.non_finite_samples += u64::from(stats.non_finite() > 0);
+        self.masked_samples += u64::from(by_mask);
+        self.masked += if by_mask { stats.neg_inf } else { 0 };
         self.nonzero_samples += u64::from(stats.max_abs > 0.0);
         self.count += stats.count;
         self.zeros += stats.zeros;
@@ -125,9 +153,9 @@ impl SiteSummary {
         if stats.non_finite() == 0 || !self.site.probe.is_gradient() {
             self.exponents.merge(&stats.exponents);
         }
-        self.count_extremes(stats);
+        self.count_extremes(stats, is_bad);
         if self.site.probe != Probe::Buffer {
-            self.maxima.push(step.index, stats.max_abs, stats.non_finite() > 0);
+            self.maxima.push(step.index, stats.max_abs, is_bad);
         }
         if let Some(rounding) = &observation.rounding {
             self.rounding.get_or_insert_default().merge(rounding);
@@ -140,14 +168,15 @@ impl SiteSummary {
             order,
             via: observation.via,
             underflow,
+            by_mask,
         });
     }
 
     /// The window holds one sample a step, so that a trend is one over steps: of the micro-batches of an accumulation the latest, but a non-finite one
-    /// is not forgotten for a finite one.
+    /// is not forgotten for a finite one, nor for one of a mask.
     fn remember(&mut self, sample: Sample) {
         match self.recent.back_mut().filter(|last| last.step == sample.step) {
-            Some(last) if last.stats.non_finite() > 0 && sample.stats.non_finite() == 0 => {}
+            Some(last) if last.gravity() > sample.gravity() => {}
             Some(last) => *last = sample,
             None => {
                 if self.recent.len() == Self::WINDOW {
@@ -163,14 +192,14 @@ impl SiteSummary {
         step.loss_scale.filter(|s| self.site.probe.is_gradient() && *s > 0.0 && s.is_finite()).unwrap_or(1.0)
     }
 
-    fn count_extremes(&mut self, stats: &Stats) {
+    fn count_extremes(&mut self, stats: &Stats, is_bad: bool) {
         match self.site.probe {
             Probe::Activation => {
-                self.step_max.record(stats.max_abs, stats.non_finite() > 0);
-                self.step_min.record(stats.min_abs, stats.non_finite() > 0);
+                self.step_max.record(stats.max_abs, is_bad);
+                self.step_min.record(stats.min_abs, is_bad);
             }
             Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad | Probe::Update => {
-                self.step_max.record(stats.max_abs, stats.non_finite() > 0);
+                self.step_max.record(stats.max_abs, is_bad);
             }
             Probe::Param | Probe::Buffer => {}
         }

@@ -20,7 +20,7 @@ pub struct Tensor {
     pub recent: Spread,
     /// All scans; of a gradient those without a non-finite element, which say nothing of its range.
     pub run: Spread,
-    /// Scans of the run, and those of them with a non-finite element.
+    /// Scans of the run, and those of them with a non-finite element, masks apart.
     pub scans: (u64, u64),
     /// Its zones.
     pub edges: Option<Edges>,
@@ -35,7 +35,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    fn new(summary: &SiteSummary) -> Self {
+    pub(super) fn new(summary: &SiteSummary) -> Self {
         let mut recent = Spread::default();
         summary.recent.iter().for_each(|sample| recent.merge(&spread_of(sample)));
         let scaled = summary.latest().filter(|_| summary.site.probe.is_gradient());
@@ -43,7 +43,7 @@ impl Tensor {
             site: summary.site.clone(),
             recent,
             run: spread_of_the_run(summary),
-            scans: (summary.samples, summary.non_finite_samples),
+            scans: (summary.samples, summary.non_finite_samples - summary.masked_samples),
             edges: Edges::of(&summary.site),
             largest: summary.step_max.clone(),
             smallest: summary.step_min.clone(),
@@ -76,7 +76,8 @@ fn spread_of(sample: &Sample) -> Spread {
         count: stats.count,
         zeros: stats.zeros,
         nan: stats.nan,
-        inf: stats.pos_inf + stats.neg_inf,
+        inf: stats.pos_inf + if sample.by_mask { 0 } else { stats.neg_inf },
+        masked: if sample.by_mask { stats.neg_inf } else { 0 },
         scans: 1,
     }
 }
@@ -84,9 +85,17 @@ fn spread_of(sample: &Sample) -> Spread {
 fn spread_of_the_run(summary: &SiteSummary) -> Spread {
     // Of a scan whose exponents are left out the infinities are too: they would be a share of nothing.
     let left_out = summary.site.probe.is_gradient();
-    let (nan, inf) = if left_out { (0, 0) } else { (summary.nan, summary.inf) };
+    let (nan, inf) = if left_out { (0, 0) } else { (summary.nan, summary.inf - summary.masked) };
     let scans = summary.samples - if left_out { summary.non_finite_samples } else { 0 };
-    Spread { exponents: summary.exponents.clone(), count: summary.count, zeros: summary.zeros, nan, inf, scans }
+    Spread {
+        exponents: summary.exponents.clone(),
+        count: summary.count,
+        zeros: summary.zeros,
+        nan,
+        inf,
+        masked: summary.masked,
+        scans,
+    }
 }
 
 /// A quantity of a layer that is followed over time.

@@ -28,11 +28,11 @@ pub struct SiteRow {
     zeros: (u64, u64),
     /// Exponents of the recent scans.
     pub window: Window,
-    /// NaN and infinities in the latest scan.
+    /// NaN and infinities in the latest scan; none where they are -inf by a mask alone.
     pub non_finite_now: (u64, u64),
     /// Whether the latest non-finite was inherited from an input.
     pub inherited: bool,
-    /// Scans of the whole run, and those of them with a non-finite element.
+    /// Scans of the whole run, and those of them with a non-finite element, masks apart.
     pub samples: (u64, u64),
     /// Whether it was once non-zero and is all zero in the latest scan.
     pub became_zero: bool,
@@ -43,7 +43,7 @@ impl SiteRow {
         let (mut window, mut zeros, mut count) = (Window::default(), 0, 0);
         let (mut max, mut max_unscaled) = (0.0f64, 0.0f64);
         for sample in &summary.recent {
-            window.add(&sample.stats);
+            window.add(&sample.stats, sample.by_mask);
             zeros += sample.stats.zeros;
             count += sample.stats.count;
             max = max.max(sample.stats.max_abs);
@@ -60,9 +60,11 @@ impl SiteRow {
             max_unscaled,
             zeros: (zeros, count),
             window,
-            non_finite_now: latest.map_or((0, 0), |s| (s.stats.nan, s.stats.pos_inf + s.stats.neg_inf)),
+            non_finite_now: latest
+                .filter(|s| !s.by_mask)
+                .map_or((0, 0), |s| (s.stats.nan, s.stats.pos_inf + s.stats.neg_inf)),
             inherited: latest.is_some_and(|s| s.inherited),
-            samples: (summary.samples, summary.non_finite_samples),
+            samples: (summary.samples, summary.non_finite_samples - summary.masked_samples),
             became_zero: summary.nonzero_samples > 0 && latest.is_some_and(|s| s.stats.zeros == s.stats.count),
         }
     }
@@ -96,7 +98,7 @@ impl SiteRow {
         if self.became_zero { Some(1.0) } else { self.window.zone_share(Zone::Subnormal) }
     }
 
-    /// Whether the latest scan held a NaN or an infinity.
+    /// Whether the latest scan held a NaN or an infinity, masks apart.
     pub fn is_non_finite(&self) -> bool {
         self.non_finite_now != (0, 0)
     }
@@ -134,9 +136,9 @@ pub struct Layer {
     pub subnormal_share: Option<f64>,
     /// Share of zeros among the held gradients.
     pub zero_share: Option<f64>,
-    /// Scans of its worst site with a non-finite element.
+    /// Scans of its worst site with a non-finite element, masks apart.
     pub non_finite_scans: u64,
-    /// Whether the latest scan of one of its sites held a non-finite element.
+    /// Whether the latest scan of one of its sites held a non-finite element, masks apart.
     pub non_finite_now: bool,
     /// Where its gradients lie, as held and, where that was seen, as they were before a cast to FP16.
     pub gradients: Window,
@@ -266,7 +268,10 @@ pub fn layers(aggregate: &Aggregate, findings: &[Finding]) -> Vec<Layer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tui::testing::scenario::{Fault, records};
+    use crate::observation::{Observation, Record, SiteId, Step};
+    use crate::scan::Stats;
+    use crate::tui::state::Tensor;
+    use crate::tui::testing::scenario::{Fault, records, step, tensor};
 
     #[test]
     fn the_unscaled_gradient_is_the_held_one_without_its_scale() {
@@ -276,5 +281,49 @@ mod tests {
         let recent = &aggregate.sites[16].recent;
         let expected = recent.iter().map(|s| s.stats.max_abs / s.loss_scale.unwrap_or(1.0)).fold(0.0, f64::max);
         assert_eq!(head.gradient_unscaled, Some(expected));
+    }
+
+    /// The layers after three steps of a mask, and of a product that inherits what it holds besides.
+    fn masked(product: Stats) -> (Aggregate, Vec<Layer>) {
+        let mut aggregate = Aggregate::default();
+        for (id, operator) in ["masked_fill", "mul"].into_iter().enumerate() {
+            let (layer, tensor) = ("attn".into(), String::new());
+            let site = Site { layer, operator: operator.into(), tensor, probe: Probe::Activation, dtype: Dtype::F16 };
+            aggregate.apply(Record::Site(SiteId(id as u32), site));
+        }
+        let of_mask = Observation::new(SiteId(0), Stats { neg_inf: 7, ..tensor(0.0, 3.0, 0.0, Dtype::F16) });
+        let made = Observation { inherited: true, ..Observation::new(SiteId(1), product) };
+        for index in 0..3 {
+            let observations = vec![of_mask.clone(), made.clone()];
+            aggregate.apply(Record::Step(Step { observations, ..step(index) }));
+        }
+        let layers = layers(&aggregate, &[]);
+        (aggregate, layers)
+    }
+
+    #[test]
+    fn what_a_mask_put_there_is_no_trouble() {
+        let (aggregate, layers) = masked(Stats { neg_inf: 7, ..tensor(0.0, 3.0, 0.0, Dtype::F16) });
+        let attn = &layers[0];
+        assert_eq!((attn.non_finite_scans, attn.non_finite_now, attn.is_origin()), (0, false, false));
+        assert_eq!(attn.activations.zone_share(Zone::Overflow), Some(0.0), "the mask is of no zone");
+        let detail: Vec<Tensor> = aggregate.sites.iter().map(Tensor::new).collect();
+        for tensor in &detail {
+            assert_eq!((tensor.run.masked, tensor.run.inf, tensor.scans), (21, 0, (3, 0)), "and still shown");
+            assert!(tensor.maxima.iter().all(|(_, stretch)| stretch.non_finite == 0 && stretch.range().is_some()));
+            assert_eq!(tensor.largest.non_finite, 0);
+        }
+    }
+
+    #[test]
+    fn a_nan_and_an_infinity_above_count_behind_a_mask_too() {
+        let made = || Stats { neg_inf: 7, ..tensor(0.0, 3.0, 0.0, Dtype::F16) };
+        for bad in [Stats { nan: 1, ..made() }, Stats { pos_inf: 1, ..made() }] {
+            let (aggregate, layers) = masked(bad);
+            assert_eq!((layers[0].non_finite_scans, layers[0].non_finite_now), (3, true));
+            let detail: Vec<Tensor> = aggregate.sites.iter().map(Tensor::new).collect();
+            assert_eq!((detail[0].scans, detail[1].scans), ((3, 0), (3, 3)));
+            assert!(detail[1].maxima.iter().all(|(_, stretch)| stretch.non_finite > 0));
+        }
     }
 }

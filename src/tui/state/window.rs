@@ -64,13 +64,13 @@ impl Window {
     pub const LAST: i32 = 16;
     const LEN: usize = (Self::LAST - Self::FIRST + 1) as usize;
 
-    /// Adds the elements of one scan.
-    pub fn add(&mut self, stats: &Stats) {
+    /// Adds the elements of one scan, but for -inf where a mask put it there.
+    pub fn add(&mut self, stats: &Stats, by_mask: bool) {
         for (exponent, n) in stats.exponents.iter() {
             let at = (exponent.clamp(Self::FIRST, Self::LAST) - Self::FIRST) as usize;
             self.counts[at] += n;
         }
-        self.infinite += stats.pos_inf + stats.neg_inf;
+        self.infinite += stats.pos_inf + if by_mask { 0 } else { stats.neg_inf };
     }
 
     /// Adds all of `other`.
@@ -119,7 +119,7 @@ mod tests {
             histogram.add(e, n);
         }
         let mut window = Window::default();
-        window.add(&Stats { exponents: histogram, pos_inf: infinite, ..Stats::default() });
+        window.add(&Stats { exponents: histogram, pos_inf: infinite, ..Stats::default() }, false);
         window
     }
 

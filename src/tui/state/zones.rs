@@ -65,8 +65,10 @@ pub struct Spread {
     pub zeros: u64,
     /// NaN among them.
     pub nan: u64,
-    /// Infinities among them, of either sign.
+    /// Infinities among them, of either sign, but for those of masks.
     pub inf: u64,
+    /// -inf that a mask put there: of no zone.
+    pub masked: u64,
     /// Scans.
     pub scans: u64,
 }
@@ -79,6 +81,7 @@ impl Spread {
         self.zeros = self.zeros.saturating_add(other.zeros);
         self.nan = self.nan.saturating_add(other.nan);
         self.inf = self.inf.saturating_add(other.inf);
+        self.masked = self.masked.saturating_add(other.masked);
         self.scans = self.scans.saturating_add(other.scans);
     }
 
@@ -87,7 +90,7 @@ impl Spread {
         if self.count == 0 { 0.0 } else { part as f64 / self.count as f64 }
     }
 
-    /// Elements that are neither zero nor NaN: what the shares of the zones are taken of.
+    /// Elements that are neither zero nor NaN nor of a mask: what the shares of the zones are taken of.
     pub fn total(&self) -> u64 {
         self.exponents.total().saturating_add(self.inf)
     }

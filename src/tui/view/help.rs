@@ -17,7 +17,7 @@ const READING: [&str; 7] = [
      with ever fewer bits, above 65504 infinity. The higher a character, the more values: full from 30 %, a dot below 0.01 %.",
     "max grad is the gradient as it is held, times the loss scale; unscaled is what you print by hand. subn% is the share that is \
      subnormal in the worst gradient of the layer: harmless up to 90 % while the maximum is high.",
-    "Numbers are of the last 32 scans; nonf counts the scans of the run with a NaN or an infinity.",
+    "Numbers are of the last 32 scans; nonf counts the scans of the run with a NaN or an infinity that no mask put there.",
     "room: octaves from the largest FP16 value of the layer to 65504; below 3 it is near overflow.",
     "In a layer: bars of one exponent each, as high as their share; lost is rounded to zero, fading subnormal, beyond infinite. An FP32 gradient \
      is shown with what FP16 would hold of it. The maxima are as they were held, drawn from the lowest to the highest value where a column stands \

@@ -156,11 +156,12 @@ fn numbers(tensor: &Tensor, width: usize, view: &View) -> Vec<Line<'static>> {
     // What FP16 rounded to zero leaves no trace of its own in a tensor that FP16 holds.
     let rounded = tensor.edges.as_ref().is_some_and(|edges| edges.held && edges.format == Format::F16);
     let rest = format!(
-        "zero {} %{}, NaN {}, inf {} of {} elements{}",
+        "zero {} %{}, NaN {}, inf {}{} of {} elements{}",
         percent(spread.share(spread.zeros)),
         if rounded { " (with what was rounded to zero)" } else { "" },
         grouped(spread.nan),
         grouped(spread.inf),
+        if spread.masked > 0 { format!(", -inf by a mask {}", grouped(spread.masked)) } else { String::new() },
         grouped(spread.count),
         if left_out { "; exponents without the scans that were not finite" } else { "" },
     );

@@ -83,7 +83,7 @@ mod tests {
         let mut histogram = ExponentHistogram::default();
         exponents.iter().for_each(|&(e, n)| histogram.add(e, n));
         let mut window = Window::default();
-        window.add(&Stats { exponents: histogram, pos_inf: infinite, ..Stats::default() });
+        window.add(&Stats { exponents: histogram, pos_inf: infinite, ..Stats::default() }, false);
         window
     }
 

@@ -78,6 +78,18 @@ unsafe fn slice<'a>(data: *const i64, rank: i32) -> &'a [i64] {
     unsafe { std::slice::from_raw_parts(data, rank as usize) }
 }
 
+/// The memory of a tensor whose elements fill one run of it, in the order in which they lie; `None` for any other layout.
+///
+/// # Safety
+/// The view is of a live tensor, which is not changed while the slice is used.
+pub(crate) unsafe fn dense_memory<'a>(view: &TensorView<'a>) -> Option<&'a [u8]> {
+    match view.dense_bytes()? {
+        (_, 0) => Some(&[]),
+        // SAFETY: the caller's promise; the elements are exactly these bytes.
+        (data, bytes) => Some(unsafe { std::slice::from_raw_parts(data, bytes) }),
+    }
+}
+
 /// A storage at one version of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Content {

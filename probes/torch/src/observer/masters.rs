@@ -1,9 +1,9 @@
 //! Parameters that are written back from FP32 copies, against these copies.
 
 use ampdoctor::observation::Rounding;
-use ampdoctor::scan::{Dtype, TensorView, unlike_rounded};
+use ampdoctor::scan::{Dtype, unlike_rounded};
 
-use super::border::{RawTensor, tensor};
+use super::border::{RawTensor, dense_memory, tensor};
 use super::state::State;
 
 impl State {
@@ -35,15 +35,7 @@ impl State {
 fn unlike(param: &RawTensor, copy: &RawTensor) -> Option<u64> {
     let (param, copy) = (param.view()?, copy.view()?);
     let lie_alike = copy.dtype == Dtype::F32 && param.sizes == copy.sizes && param.strides == copy.strides;
-    let (of_param, of_copy) = (bytes(&param)?, bytes(&copy)?);
+    // SAFETY: both views are of live parameters, and nothing runs beside this callback.
+    let (of_param, of_copy) = unsafe { (dense_memory(&param)?, dense_memory(&copy)?) };
     lie_alike.then(|| unlike_rounded(param.dtype, of_param, of_copy))
-}
-
-fn bytes<'a>(view: &TensorView<'a>) -> Option<&'a [u8]> {
-    let (data, bytes) = view.dense_bytes()?;
-    if bytes == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: the view is of a live parameter, and its elements are exactly these bytes.
-    Some(unsafe { std::slice::from_raw_parts(data, bytes) })
 }

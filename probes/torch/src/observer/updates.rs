@@ -6,7 +6,7 @@
 use ampdoctor::observation::Rounding;
 use ampdoctor::scan::{Dtype, Fidelity, Stats, TensorView, fidelity, fidelity_in, scan, scan_difference};
 
-use super::border::RawOp;
+use super::border::{RawOp, dense_memory};
 use super::intended::{Intended, is_decay};
 
 /// A parameter while it is being changed.
@@ -116,15 +116,8 @@ impl Updates {
 
     /// The memory of the open parameter; `None` where it is no longer the memory that it was.
     fn bytes_now<'a>(&self, now: &TensorView<'a>) -> Option<&'a [u8]> {
-        let (data, bytes) = now.dense_bytes()?;
-        if bytes != self.before.len() {
-            return None;
-        }
-        if bytes == 0 {
-            return Some(&[]);
-        }
-        // SAFETY: `now` is the memory of a live parameter, and its elements are exactly these bytes.
-        Some(unsafe { std::slice::from_raw_parts(data, bytes) })
+        // SAFETY: `now` is the memory of a live parameter, which no operator changes during a callback.
+        unsafe { dense_memory(now) }.filter(|bytes| bytes.len() == self.before.len())
     }
 
     /// The open parameter is done; `now` is its memory.
@@ -151,12 +144,10 @@ impl Updates {
 
 /// Copies a dense tensor's memory in the order in which it lies; false where it is not dense.
 fn copy_dense(view: &TensorView<'_>, into: &mut Vec<u8>) -> bool {
-    let Some((data, bytes)) = view.dense_bytes() else { return false };
+    // SAFETY: the view is a live parameter's, which no operator changes during a callback.
+    let Some(memory) = (unsafe { dense_memory(view) }) else { return false };
     into.clear();
-    if bytes > 0 {
-        // SAFETY: the view is a live parameter's, and its elements are exactly these bytes.
-        into.extend_from_slice(unsafe { std::slice::from_raw_parts(data, bytes) });
-    }
+    into.extend_from_slice(memory);
     true
 }
 

@@ -198,7 +198,7 @@ fn the_report_holds_the_finding_and_is_the_same_each_time() {
     assert_eq!(first.stdout, fs::read(here.path().join("report.json")).unwrap());
 
     let report = report(&here);
-    assert_eq!(report["schema_version"], 1);
+    assert_eq!(report["schema_version"], 2);
     assert_eq!(report["verdict"]["health"], "findings");
     let finding = &report["findings"][0];
     assert_eq!((&finding["layer"], &finding["operator"]), (&"fc2".into(), &"linear".into()));

@@ -15,7 +15,7 @@ use super::Run;
 use format::ShallowFormatter;
 
 /// The version of the document; it changes when a reader of the old one could misread the new one, not when keys are added.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// The JSON report of a run, ending in a line break. The same recordings give the same bytes.
 pub fn json(run: &Run<'_>) -> String {

@@ -125,7 +125,7 @@ fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) 
         out.push_str(&layout.wrap("  evidence  ", INDENT, &evidence.join(", ")));
     }
     out.push_str(&layout.wrap("  why       ", INDENT, &finding.explanation));
-    out.push_str(&layout.wrap("  change    ", INDENT, &finding.remedy));
+    out.push_str(&layout.wrap("  change    ", INDENT, &finding.remedy.text));
     out
 }
 

@@ -27,7 +27,7 @@
 //! others. On a tensor that already holds an infinity: then rule `activation-overflow` speaks.
 
 use super::text::{count, counted, layer_name, measured, number, power_of_two};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary, is_mask_operator};
 use crate::numerics::Format;
 use crate::observation::{Observation, Probe};
@@ -58,7 +58,7 @@ impl Rule for ActivationNearOverflow {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let large: Vec<_> = aggregate.latest_observations().filter(|(o, s)| is_near(o, s)).collect();
         let largest = large.iter().max_by(|a, b| a.0.stats.max_abs.total_cmp(&b.0.stats.max_abs));
         let (Some(first), Some(largest)) = (large.first(), largest) else { return Vec::new() };
@@ -130,7 +130,7 @@ fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64) -> Fir
             site.operator,
             layer_name(site),
             power_of_two((max_abs / NEAR).log2().ceil().max(1.0).exp2())
-        ),
+        ).into(),
     }
 }
 

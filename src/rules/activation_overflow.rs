@@ -26,7 +26,7 @@
 //! of range: `non-finite-origin` again.
 
 use super::text::{counted, is_pole, keep_in_range, measured, number, share};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 use crate::observation::Probe;
 use crate::scan::Dtype;
@@ -47,7 +47,7 @@ impl Rule for ActivationOverflow {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let origins = &aggregate.non_finite.latest.overflows;
         let with_site = origins.iter().filter_map(|o| Some((o, aggregate.site(o.site)?)));
         with_site
@@ -85,7 +85,7 @@ fn firing(origin: &Origin, summary: &SiteSummary, since: u64) -> Firing {
             share(origin.inf as f64 / origin.count.max(1) as f64),
             before.map_or(String::new(), |b| format!("; when last finite its largest value was {}", number(b))),
         ),
-        remedy: keep_in_range(site),
+        remedy: keep_in_range(site).into(),
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
         });
         let d = diagnose(&run);
         let f = d.findings().iter().find(|f| f.code == "AMP102").unwrap();
-        assert!(f.remedy.contains("`sum` of layer `head` in FP32"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("`sum` of layer `head` in FP32"), "{}", f.remedy.text);
     }
 
     #[test]

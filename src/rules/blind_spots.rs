@@ -25,7 +25,7 @@
 //! While every step and nearly every tensor is there. Steps that sampling left out are not missing: the report says what was sampled.
 
 use super::text::{counted, measured, share};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 use crate::observation::{EndReason, NoteKind};
 
@@ -54,7 +54,7 @@ impl Rule for BlindSpots {
         Needs::Nothing
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let doubts = [detached(aggregate), mostly_dropped(aggregate), mostly_unscanned(aggregate)];
         let mut verdicts: Vec<Verdict> = doubts.into_iter().flatten().map(Verdict::Unsure).collect();
         if verdicts.is_empty() {

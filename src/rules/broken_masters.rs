@@ -35,7 +35,7 @@
 
 use super::text::{counted, measured, share};
 use super::update_advice::{is_low, some_of};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Copied, Weight};
 use crate::observation::Probe;
 
@@ -63,7 +63,7 @@ impl Rule for BrokenMasters {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let found = [Kind::WrongOptimizer, Kind::NotStepped, Kind::NotWrittenBack, Kind::WrittenByOthers].into_iter();
         let mut found = found.map(|kind| (kind, broken(aggregate, kind))).filter(|(_, weights)| !weights.is_empty());
         found
@@ -244,7 +244,7 @@ mod tests {
         run.dynamic_scaler(1024.0).steps(10, |s, i| step(s, i, 0, i * 20));
         let f = only(&run);
         assert_eq!((f.severity, f.onset_step), (Severity::Error, 1));
-        assert!(f.remedy.contains("write_back") && f.explanation.contains("nothing is learnt"), "{f:#?}");
+        assert!(f.remedy.text.contains("write_back") && f.explanation.contains("nothing is learnt"), "{f:#?}");
         assert!(
             f.explanation.contains("2 of 2 weights with an FP32 copy (`fc1.weight`, `fc2.weight`)"),
             "{}",
@@ -258,7 +258,7 @@ mod tests {
         run.dynamic_scaler(1024.0).steps(10, |s, i| step(s, i, i, if i < 4 { 0 } else { 256 }));
         let f = only(&run);
         assert_eq!(f.onset_step, 4);
-        assert!(f.remedy.contains("refresh_from_model"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("refresh_from_model"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         });
         let f = only(&run);
         assert_eq!(f.onset_step, 0);
-        assert!(f.remedy.contains("masters.vars()"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("masters.vars()"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         run.steps(5, |s, i| step(s, i, i, 0)).steps(12, without_update);
         let f = only(&run);
         assert_eq!(f.onset_step, 5);
-        assert!(f.explanation.contains("nothing is stepped") && f.remedy.contains("masters.vars()"), "{f:#?}");
+        assert!(f.explanation.contains("nothing is stepped") && f.remedy.text.contains("masters.vars()"), "{f:#?}");
         // A step of the doctor for each of eight micro-batches.
         let mut run = Scenario::new();
         run.steps(64, |s, i| {

@@ -37,7 +37,7 @@
 
 use super::text::{count, counted, measured, number, said, share};
 use super::update_advice::{format_name, is_low, may_step, some_of, step_masters, stepped_in_low_precision};
-use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters};
+use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters};
 use crate::aggregate::{Aggregate, Weight};
 use crate::observation::Probe;
 use crate::scan::Fidelity;
@@ -77,7 +77,7 @@ impl Rule for DeadUpdates {
         Needs::Scans { steps: FEWEST_STEPS as u64, applies: |a| may_step(a, is_low) }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         match lost(aggregate) {
             Some(Lost::Waiting(n)) => vec![Verdict::Unsure(format!(
                 "{n} of {FEWEST_STEPS} scanned steps of the FP16 or BF16 parameters were seen; let it run on"
@@ -129,7 +129,7 @@ fn firing(aggregate: &Aggregate, phi: f64, severity: Severity) -> Firing {
         strength: if phi < 1.0 { 1.0 - phi } else { phi - 1.0 },
         evidence: evidence(aggregate, phi, &sum, &worst),
         explanation: explanation(aggregate, phi, &sum, &worst),
-        remedy: format!("{}.", step_masters(aggregate)),
+        remedy: format!("{}.", step_masters(aggregate)).into(),
     }
 }
 

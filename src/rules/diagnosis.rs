@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::sight::judge;
-use super::{Finding, Firing, RuleInfo, Severity, Verdict, all};
+use super::{Finding, Firing, Limits, RuleInfo, Severity, Verdict, all};
 use crate::aggregate::Aggregate;
 use crate::observation::Record;
 
@@ -45,6 +45,7 @@ pub struct Omitted {
 #[derive(Clone, Default)]
 pub struct Diagnosis {
     aggregate: Aggregate,
+    limits: Limits,
     findings: Vec<Finding>,
     doubts: Vec<Doubt>,
     latched: BTreeMap<(&'static str, String), Latched>,
@@ -65,6 +66,11 @@ impl Diagnosis {
     /// A diagnosis of nothing yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A diagnosis of nothing yet, under these thresholds.
+    pub fn under(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
     }
 
     /// Adds one record; after a step, a note and the end, every rule is asked.
@@ -112,7 +118,7 @@ impl Diagnosis {
         let mut changed = false;
         let now = self.aggregate.latest.as_ref().map_or(0, |s| s.index);
         for rule in all() {
-            for verdict in judge(*rule, &self.aggregate) {
+            for verdict in judge(*rule, &self.aggregate, &self.limits) {
                 match verdict {
                     Verdict::Quiet => {}
                     Verdict::Unsure(reason) => {

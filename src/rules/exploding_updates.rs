@@ -32,7 +32,7 @@
 
 use super::text::{counted, measured, number};
 use super::update_advice::may_update;
-use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, WeightStep, Weights, median};
 use crate::observation::Probe;
 
@@ -82,7 +82,7 @@ impl Rule for ExplodingUpdates {
         Needs::Scans { steps: FEWEST_BEFORE as u64 + 1, applies: may_update }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let explosions = (0..aggregate.weights.steps.len()).filter_map(|at| explosion(aggregate, at));
         let mut firing = explosions.filter_map(|e| Some((e, e.harm(aggregate)?)));
         firing.next().map(|(e, harm)| Verdict::Firing(Box::new(e.firing(aggregate, harm)))).into_iter().collect()
@@ -169,7 +169,7 @@ impl Explosion<'_> {
             strength: self.ratio,
             evidence: self.evidence(harm),
             explanation: format!("{} {} {}", self.what(), cause.text(), what_followed(harm)),
-            remedy: self.remedy(aggregate, &cause),
+            remedy: self.remedy(aggregate, &cause).into(),
         }
     }
 

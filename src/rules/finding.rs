@@ -1,5 +1,6 @@
 //! A finding: a fault with its place, time, evidence and remedy.
 
+use super::Remedy;
 use crate::observation::Probe;
 
 /// How bad a finding is.
@@ -35,6 +36,30 @@ pub enum Value {
     Text(String),
 }
 
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<u64> for Value {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
 /// One number that a finding stands on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evidence {
@@ -68,5 +93,5 @@ pub struct Finding {
     /// What happened and why it matters.
     pub explanation: String,
     /// What to change in this run, with the value to set.
-    pub remedy: String,
+    pub remedy: Remedy,
 }

@@ -34,7 +34,7 @@ use super::non_finite_origin::is_pole_of_derivative;
 use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
 use super::scaling::Scaling;
 use super::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
 use crate::observation::Probe;
 use crate::scan::Dtype;
@@ -74,7 +74,7 @@ impl Rule for GradientOverflow {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if !aggregate.has_fp16_gradients() {
             return Vec::new();
         }
@@ -248,7 +248,7 @@ fn firing(
         strength,
         evidence,
         explanation: format!("{} {what}", beginning(aggregate, origin, summary)),
-        remedy,
+        remedy: remedy.into(),
     }
 }
 
@@ -372,7 +372,7 @@ fn near(aggregate: &Aggregate) -> Option<Firing> {
             power_of_two(max_abs),
             if step.loss_scale.is_some() { "a static scale never" } else { "without a scaler nothing" }
         ),
-        remedy,
+        remedy: remedy.into(),
     })
 }
 
@@ -410,7 +410,7 @@ mod tests {
             "{}",
             f.explanation
         );
-        assert!(f.remedy.contains("GradScaler") && f.remedy.contains("layer `fc3`"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("GradScaler") && f.remedy.text.contains("layer `fc3`"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -425,8 +425,8 @@ mod tests {
         assert_eq!(found(&d), ["AMP307"], "{:#?}", d.findings());
         let f = &d.findings()[0];
         assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
-        assert!(f.remedy.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy);
-        assert!(f.remedy.contains("by 2^8 at a time, first to 16 (2^4)"), "{}", f.remedy);
+        assert!(f.remedy.text.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy.text);
+        assert!(f.remedy.text.contains("by 2^8 at a time, first to 16 (2^4)"), "{}", f.remedy.text);
 
         let mut now_and_then = Scenario::new();
         now_and_then.static_scaler(4096.0).steps(32, |s, i| {
@@ -519,7 +519,7 @@ mod tests {
         });
         let f = only(&run);
         assert_eq!((f.severity, f.layer.as_str()), (Severity::Warning, "fc2"));
-        assert!(f.remedy.contains("from 1024 (2^10) to 128 (2^7)"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("from 1024 (2^10) to 128 (2^7)"), "{}", f.remedy.text);
     }
 
     #[test]

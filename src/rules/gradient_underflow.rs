@@ -47,7 +47,7 @@
 //! these are the fault, and rule `non-finite-origin` or `gradient-overflow` names it.
 
 use super::underflow::{Cause, SAMPLES, Seen, may_have_fp16_gradients, see};
-use super::{Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -70,7 +70,7 @@ impl Rule for GradientUnderflow {
         Needs::Scans { steps: SAMPLES as u64, applies: may_have_fp16_gradients }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         match see(aggregate) {
             Seen::Fault(Cause::Other, firing) => vec![Verdict::Firing(firing)],
             Seen::Nothing(Some(samples)) => {

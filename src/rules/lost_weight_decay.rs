@@ -24,7 +24,7 @@
 
 use super::text::{counted, measured, number, share};
 use super::update_advice::{format_name, is_low, may_step, step_masters, stepped_in_low_precision};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
 
@@ -53,7 +53,7 @@ impl Rule for LostWeightDecay {
         Needs::Scans { steps: FEWEST_STEPS as u64, applies: |a| may_step(a, is_low) }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
@@ -94,7 +94,8 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
         remedy: format!(
             "{}: copies in FP32 are decayed as you asked. Or do without: a decay of 0 trains the same.",
             step_masters(aggregate)
-        ),
+        )
+        .into(),
     })
 }
 
@@ -139,7 +140,7 @@ mod tests {
         let d = diagnose(&run(F16, Some(lost), 6));
         assert_eq!(found(&d), ["AMP404"]);
         let f = &d.findings()[0];
-        assert!(f.remedy.contains("MasterWeights::new(&vs)?.build(opt, lr)?"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("MasterWeights::new(&vs)?.build(opt, lr)?"), "{}", f.remedy.text);
         assert_eq!(f.onset_step, 0);
         let kept = decayed(F32);
         assert!((kept.phi().unwrap() - 1.0).abs() < 0.1, "{kept:?}");

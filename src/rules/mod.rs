@@ -12,11 +12,13 @@ mod exploding_updates;
 mod finding;
 mod gradient_overflow;
 mod gradient_underflow;
+mod limits;
 mod lost_weight_decay;
 mod no_loss_scale;
 mod non_finite_origin;
 mod nothing_observed;
 mod registry;
+mod remedy;
 mod scale_advice;
 mod scale_descent;
 mod scale_doubt;
@@ -42,7 +44,9 @@ mod vanishing_eps;
 
 pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};
+pub use limits::{Limits, Threshold};
 pub use registry::{all, find};
+pub use remedy::{Remedy, Setting};
 pub use sight::{Needs, Standing, standing};
 
 use crate::aggregate::Aggregate;
@@ -94,7 +98,7 @@ pub struct Firing {
     /// What happened and why it matters.
     pub explanation: String,
     /// What to change in this run, with the value to set.
-    pub remedy: String,
+    pub remedy: Remedy,
 }
 
 /// A rule.
@@ -105,6 +109,10 @@ pub trait Rule: Sync {
     fn needs(&self) -> Needs {
         Needs::ONE_SCAN
     }
-    /// What it says now; called after every step. An empty list is quiet.
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict>;
+    /// The numbers it compares with, by name.
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[]
+    }
+    /// What it says now, under the thresholds in `limits`; called after every step. An empty list is quiet.
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict>;
 }

@@ -27,7 +27,7 @@
 
 use super::scaling::Scaling;
 use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};
-use super::{Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -50,7 +50,7 @@ impl Rule for NoLossScale {
         Needs::Scans { steps: SAMPLES as u64, applies: |a| may_have_fp16_gradients(a) && is_unscaled(a) }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if !is_unscaled(aggregate) {
             return Vec::new();
         }

@@ -33,7 +33,7 @@
 //! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so.
 
 use super::text::{base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
-use super::{Firing, Rule, RuleInfo, Severity, Verdict, vanishing_eps};
+use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, vanishing_eps};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
 use crate::observation::{Probe, ScalerEvent, Site, SiteId, Tier};
 
@@ -68,7 +68,7 @@ impl Rule for NonFiniteOrigin {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if let Some(unsure) = waits_for_a_scan(aggregate) {
             return vec![Verdict::Unsure(unsure)];
         }
@@ -171,7 +171,7 @@ fn brought_in(aggregate: &Aggregate) -> Option<Firing> {
             "`{}` was handed a non-finite value that no observed operator made. {from}",
             summary.site.label()
         ),
-        remedy,
+        remedy: remedy.into(),
     })
 }
 
@@ -212,7 +212,7 @@ fn parameter(aggregate: &Aggregate) -> Option<Firing> {
         strength: 1.0,
         evidence: vec![said("tensor", site.label())],
         explanation: format!("Parameter `{}` is not finite after step {}. {cause}", site.label(), nf.latest_step),
-        remedy,
+        remedy: remedy.into(),
     })
 }
 
@@ -350,7 +350,7 @@ fn loss(aggregate: &Aggregate) -> Option<Firing> {
         strength: 1.0,
         evidence: step.loss.map(|l| measured("loss", l)).into_iter().collect(),
         explanation: format!("The loss was not finite at step {since}. {cause}"),
-        remedy,
+        remedy: remedy.into(),
     })
 }
 
@@ -400,7 +400,7 @@ fn poisoned_buffer(aggregate: &Aggregate, id: SiteId) -> Option<Firing> {
              overflow.",
             site.label(),
             layer_name(site)
-        ),
+        ).into(),
     })
 }
 
@@ -430,7 +430,7 @@ fn firing(
         strength: 1.0,
         evidence,
         explanation,
-        remedy,
+        remedy: remedy.into(),
     }
 }
 

@@ -20,7 +20,7 @@
 //!
 //! As soon as one scanned step held activations or parameters and a gradient.
 
-use super::{Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -43,7 +43,7 @@ impl Rule for NothingObserved {
         Needs::Nothing
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let seen = &aggregate.instrument;
         let reason = match () {
             () if seen.steps == 0 => {

@@ -27,7 +27,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, layer_name, measured, scale};
-use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use super::{activation_overflow, gradient_overflow, non_finite_origin, scale_ratchet};
 use crate::aggregate::{Aggregate, SiteSummary};
 use crate::observation::Tier;
@@ -61,7 +61,7 @@ impl Rule for ScaleFloor {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
@@ -72,20 +72,20 @@ impl Rule for ScaleFloor {
             return Vec::new();
         }
         let found = held(aggregate).or_else(|| below_one(aggregate)).or_else(|| met_floor(aggregate));
-        let unexplained = found.filter(|_| !is_explained(aggregate));
+        let unexplained = found.filter(|_| !is_explained(aggregate, limits));
         unexplained.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
 
 /// Whether another rule names the cause, or will at the next scanned step.
-fn is_explained(aggregate: &Aggregate) -> bool {
+fn is_explained(aggregate: &Aggregate, limits: &Limits) -> bool {
     let causes: [&dyn Rule; 4] = [
         &activation_overflow::ActivationOverflow,
         &non_finite_origin::NonFiniteOrigin,
         &gradient_overflow::GradientOverflow,
         &scale_ratchet::ScaleRatchet,
     ];
-    let fires = |rule: &&dyn Rule| rule.check(aggregate).iter().any(|v| *v != Verdict::Quiet);
+    let fires = |rule: &&dyn Rule| rule.check(aggregate, limits).iter().any(|v| *v != Verdict::Quiet);
     let waits = aggregate.instrument.full_steps > 0 && aggregate.latest.as_ref().is_none_or(|s| s.tier != Tier::Full);
     waits || non_finite_origin::has_ruined_parameter(aggregate) || causes.iter().any(fires)
 }
@@ -160,7 +160,7 @@ fn firing(
         strength,
         evidence,
         explanation,
-        remedy,
+        remedy: remedy.into(),
     }
 }
 

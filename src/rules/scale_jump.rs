@@ -27,7 +27,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Jump};
 
 /// See the page of the rule.
@@ -50,7 +50,7 @@ impl Rule for ScaleJump {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
@@ -161,7 +161,7 @@ mod tests {
         let d = diagnose(&run);
         let f = &d.findings()[0];
         assert_eq!((found(&d), f.severity, f.onset_step), (vec!["AMP306"], Severity::Warning, 2));
-        assert!(f.remedy.starts_with("Call `update` once per step"), "{}", f.remedy);
+        assert!(f.remedy.text.starts_with("Call `update` once per step"), "{}", f.remedy.text);
     }
 
     #[test]

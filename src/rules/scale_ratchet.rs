@@ -52,7 +52,7 @@ use super::scale_advice::ScaleAdvice;
 use super::scale_descent::{Balance, Descent, descent};
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, said, scale, share};
-use super::{Evidence, Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// Below this the scale shrinks gradients instead of lifting them.
@@ -82,7 +82,7 @@ impl Rule for ScaleRatchet {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
@@ -145,7 +145,7 @@ fn firing(aggregate: &Aggregate, ratchet: &Ratchet) -> Firing {
         strength: aggregate.scale_dynamics.skips_total as f64,
         evidence: evidence(aggregate, ratchet),
         explanation: explanation(ratchet),
-        remedy: remedy(aggregate, ratchet),
+        remedy: remedy(aggregate, ratchet).into(),
     }
 }
 

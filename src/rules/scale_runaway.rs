@@ -26,7 +26,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// Above this a loss is so small that nothing overflows.
@@ -54,7 +54,7 @@ impl Rule for ScaleRunaway {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Firing, Rule, Value, Verdict};
+use super::{Firing, Limits, Rule, Value, Verdict};
 use crate::aggregate::Aggregate;
 use crate::observation::{Cost, Record, ScalerConfig, ScalerEvent, Step, Tier};
 
@@ -95,7 +95,7 @@ impl SimulatedScaler {
 
     /// What the rule finds now.
     pub fn check(&self, rule: &dyn Rule) -> Option<Firing> {
-        rule.check(&self.aggregate).into_iter().find_map(|v| match v {
+        rule.check(&self.aggregate, &Limits::default()).into_iter().find_map(|v| match v {
             Verdict::Firing(firing) => Some(*firing),
             _ => None,
         })

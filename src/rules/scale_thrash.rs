@@ -28,7 +28,7 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, scale, share};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Skip};
 
 /// Share of the steps that may be skipped.
@@ -62,7 +62,7 @@ impl Rule for ScaleThrash {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
@@ -137,7 +137,7 @@ fn firing(aggregate: &Aggregate, thrash: &Thrash) -> Firing {
         remedy: format!(
             "Raise `growth_interval` from {n} to {better} or more: it then skips less than 1 % of the steps. PyTorch's default is {}.",
             number(2000.0)
-        ),
+        ).into(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! How closely a run is watched is the user's choice, and a rule that saw nothing says nothing. So that this is not taken for health, each rule declares what it
 //! needs, and where the recording does not hold it the diagnosis says so, with what to set.
 
-use super::{Rule, Verdict};
+use super::{Limits, Rule, Verdict};
 use crate::aggregate::Aggregate;
 use crate::observation::Sampling;
 
@@ -73,8 +73,8 @@ fn scan(aggregate: &Aggregate) -> &'static str {
 }
 
 /// What a rule says now; where it says nothing and has not seen what it needs, that.
-pub(super) fn judge(rule: &dyn Rule, aggregate: &Aggregate) -> Vec<Verdict> {
-    let verdicts = rule.check(aggregate);
+pub(super) fn judge(rule: &dyn Rule, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+    let verdicts = rule.check(aggregate, limits);
     if !verdicts.is_empty() || aggregate.instrument.steps == 0 {
         return verdicts;
     }

@@ -30,7 +30,7 @@
 
 use super::text::{counted, measured, number, scale, share};
 use super::update_advice::{may_update, stepped_in_low_precision};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict, non_finite_origin, underflow};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, non_finite_origin, underflow};
 use crate::aggregate::{Aggregate, WeightStep, median};
 use crate::observation::Probe;
 
@@ -73,7 +73,7 @@ impl Rule for StalledUpdates {
         Needs::Scans { steps: SETTLED, applies: may_update }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
@@ -108,7 +108,7 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
             number(initial),
             gradient(aggregate, last),
         ),
-        remedy: remedy(aggregate, last, ratio),
+        remedy: remedy(aggregate, last, ratio).into(),
     })
 }
 

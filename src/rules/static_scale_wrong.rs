@@ -34,7 +34,7 @@
 use super::gradient_overflow::scale_too_high;
 use super::scaling::Scaling;
 use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};
-use super::{Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -57,7 +57,7 @@ impl Rule for StaticScaleWrong {
         Needs::Scans { steps: SAMPLES as u64, applies: |a| may_have_fp16_gradients(a) && is_fixed(a) }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if !is_fixed(aggregate) || !aggregate.has_fp16_gradients() {
             return Vec::new();
         }
@@ -119,7 +119,7 @@ mod tests {
         let f = only(&static_run(3e-6, 2f64.powi(-4), 6));
         assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
         assert!(f.explanation.contains("static at 0.062 (2^-4)"), "{}", f.explanation);
-        assert!(f.remedy.starts_with("Raise the static loss scale from "), "{}", f.remedy);
+        assert!(f.remedy.text.starts_with("Raise the static loss scale from "), "{}", f.remedy.text);
         let scale = recommended(&f).expect("a scale to set");
         assert!(found(&diagnose(&static_run(3e-6, scale, 6))).is_empty());
     }
@@ -131,8 +131,8 @@ mod tests {
         assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
         assert!(f.explanation.contains("17 of the last 17 steps"), "{}", f.explanation);
         // Nothing finite was ever seen at this scale: no number is sure.
-        assert!(f.remedy.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy);
-        assert!(f.remedy.contains("by 2^8 at a time, first to 4096 (2^12)"), "{}", f.remedy);
+        assert!(f.remedy.text.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy.text);
+        assert!(f.remedy.text.contains("by 2^8 at a time, first to 4096 (2^12)"), "{}", f.remedy.text);
         assert!(found(&diagnose(&static_run(1.0, 4096.0, 17))).is_empty());
     }
 
@@ -176,8 +176,12 @@ mod tests {
         let d = diagnose(&run);
         let f = d.findings().iter().find(|f| f.code == "AMP307").expect("too high");
         // The largest is at least 2^17 here: 2^3 of headroom are left from 65504 * 2 down.
-        assert!(f.remedy.starts_with("Lower the static loss scale from 524288 (2^19) to 32768 (2^15)"), "{}", f.remedy);
-        assert!(f.remedy.contains("It is a guess"), "{}", f.remedy);
+        assert!(
+            f.remedy.text.starts_with("Lower the static loss scale from 524288 (2^19) to 32768 (2^15)"),
+            "{}",
+            f.remedy.text
+        );
+        assert!(f.remedy.text.contains("It is a guess"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -190,7 +194,7 @@ mod tests {
         });
         let f = only(&run);
         assert_eq!(recommended(&f), Some(65536.0));
-        assert!(f.remedy.contains("of which nothing is left are not counted"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("of which nothing is left are not counted"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -220,7 +224,11 @@ mod tests {
     fn a_ceiling_below_what_the_gradients_need_is_told_with_the_ceiling_to_set() {
         let f = only(&at_ceiling(3e-8, 16.0));
         assert!(f.explanation.contains("`max_scale` = 16 (2^4)"), "{}", f.explanation);
-        assert!(f.remedy.starts_with("Raise the ceiling of the scale, `max_scale`, from 16 (2^4) to "), "{}", f.remedy);
+        assert!(
+            f.remedy.text.starts_with("Raise the ceiling of the scale, `max_scale`, from 16 (2^4) to "),
+            "{}",
+            f.remedy.text
+        );
     }
 
     #[test]

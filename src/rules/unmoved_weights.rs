@@ -30,7 +30,7 @@
 
 use super::text::{count, counted, said};
 use super::update_advice::some_of;
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Still, Weight};
 use crate::observation::{Probe, ScalerEvent};
 
@@ -59,7 +59,7 @@ impl Rule for UnmovedWeights {
         Needs::Scans { steps: FEWEST_SCANS, applies: may_stand_still }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let still: Vec<(&Weight, Still)> =
             aggregate.weights.all.iter().filter_map(|w| Some((w, unmoved(w)?))).collect();
         let firing = (!still.is_empty()).then(|| firing(aggregate, &still));
@@ -101,7 +101,7 @@ fn firing(aggregate: &Aggregate, still: &[(&Weight, Still)]) -> Firing {
             said("first", names.first().cloned().unwrap_or_default()),
         ],
         explanation: explanation(&names, moved, since, latest),
-        remedy: remedy(aggregate, moved),
+        remedy: remedy(aggregate, moved).into(),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let f = d.findings().iter().find(|f| f.code == "AMP408").expect("found");
         assert_eq!((f.severity, f.onset_step), (Severity::Error, 0));
         assert!(f.explanation.contains("2 parameters (`fc1.weight`, `fc2.weight`)"), "{}", f.explanation);
-        assert!(f.remedy.contains("VarStore whose weights forward reads"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("VarStore whose weights forward reads"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
         let d = diagnose(&run);
         let f = d.findings().iter().find(|f| f.code == "AMP408").expect("found");
         assert_eq!(f.severity, Severity::Info);
-        assert!(f.remedy.contains("freeze"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("freeze"), "{}", f.remedy.text);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         });
         let d = diagnose(&run);
         let f = d.findings().iter().find(|f| f.code == "AMP408").expect("found");
-        assert!(f.remedy.contains("scaler.step"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("scaler.step"), "{}", f.remedy.text);
     }
 
     #[test]

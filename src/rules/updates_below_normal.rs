@@ -29,7 +29,7 @@
 
 use super::text::{counted, measured, number, power_of_two, share};
 use super::update_advice::{may_step, some_of, step_masters, stepped_in_low_precision};
-use super::{Firing, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
 use crate::aggregate::{Aggregate, Change, Weight};
 use crate::observation::Probe;
 use crate::scan::Dtype;
@@ -63,7 +63,7 @@ impl Rule for UpdatesBelowNormal {
         Needs::Scans { steps: LONG, applies: |a| may_step(a, |dtype| dtype == Dtype::F16) }
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
@@ -115,7 +115,7 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
             power_of_two(largest),
             share(part as f64 / all as f64),
         ),
-        remedy: format!("{}.", step_masters(aggregate)),
+        remedy: format!("{}.", step_masters(aggregate)).into(),
     })
 }
 

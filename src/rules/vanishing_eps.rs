@@ -26,7 +26,7 @@
 
 use super::text::{count, counted, measured, number, said, share};
 use super::update_advice::{format_name, some_of, step_masters, stepped_in_low_precision, uses_second_moment};
-use super::{Evidence, Firing, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Change, Weight};
 use crate::observation::Probe;
 use crate::scan::Dtype;
@@ -50,7 +50,7 @@ impl Rule for VanishingEps {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let found = divided_by_zero(aggregate).or_else(|| divided_by_almost_zero(aggregate));
         found.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
@@ -160,7 +160,7 @@ fn firing(
         strength,
         evidence,
         explanation,
-        remedy,
+        remedy: remedy.into(),
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
         let f = only(&case_21(F16, "addcdiv_", &normal(64, 1e-3 * 65536.0, 3)));
         assert_eq!((f.severity, f.onset_step, f.operator.as_str()), (Severity::Error, 0, "addcdiv_"));
         assert!(f.explanation.contains("`eps` of 1e-8 is 0 in FP16"), "{}", f.explanation);
-        assert!(f.remedy.contains("MasterWeights"), "{}", f.remedy);
+        assert!(f.remedy.text.contains("MasterWeights"), "{}", f.remedy.text);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn finding(finding: &Finding) -> String {
         (finding.severity.name(), finding.code, finding.name, grouped(finding.onset_step));
     format!(
         "{severity} {code} {name}{place}, since step {step}\n  fix: {}\n  why: {}",
-        finding.remedy, finding.explanation
+        finding.remedy.text, finding.explanation
     )
 }
 

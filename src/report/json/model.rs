@@ -9,7 +9,7 @@ use super::super::{Attributed, Run};
 use super::SCHEMA_VERSION;
 use super::magnitudes::LayerDocument;
 use super::rank::RankDocument;
-use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
+use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Remedy, Setting, Value};
 
 /// The report.
 #[derive(Serialize)]
@@ -66,7 +66,13 @@ struct FindingDocument<'a> {
     last_step: u64,
     evidence: EvidenceMap<'a>,
     explanation: &'a str,
-    remedy: &'a str,
+    remedy: RemedyDocument<'a>,
+}
+
+#[derive(Serialize)]
+struct RemedyDocument<'a> {
+    text: &'a str,
+    set: SettingMap<'a>,
 }
 
 /// A rule that fired in more layers than are listed.
@@ -150,8 +156,14 @@ impl<'a> FindingDocument<'a> {
             last_step: finding.last_step,
             evidence: EvidenceMap(&finding.evidence),
             explanation: &finding.explanation,
-            remedy: &finding.remedy,
+            remedy: RemedyDocument::of(&finding.remedy),
         }
+    }
+}
+
+impl<'a> RemedyDocument<'a> {
+    fn of(remedy: &'a Remedy) -> Self {
+        Self { text: &remedy.text, set: SettingMap(&remedy.set) }
     }
 }
 
@@ -175,11 +187,7 @@ impl Serialize for EvidenceMap<'_> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (at, evidence) in self.0.iter().enumerate() {
             let key = self.key(at, evidence.name);
-            match &evidence.value {
-                Value::Number(x) => map.serialize_entry(&key, &Number(*x))?,
-                Value::Count(n) => map.serialize_entry(&key, n)?,
-                Value::Text(text) => map.serialize_entry(&key, text)?,
-            }
+            map.serialize_entry(&key, &ValueDocument(&evidence.value))?;
         }
         map.end()
     }
@@ -190,5 +198,30 @@ impl EvidenceMap<'_> {
     fn key(&self, at: usize, name: &str) -> String {
         let before = self.0.iter().take(at).filter(|other| other.name == name).count();
         if before == 0 { name.to_string() } else { format!("{name}_{}", before + 1) }
+    }
+}
+
+/// The settings of a remedy as an object, in their order.
+struct SettingMap<'a>(&'a [Setting]);
+
+impl Serialize for SettingMap<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for setting in self.0 {
+            map.serialize_entry(setting.name, &ValueDocument(&setting.value))?;
+        }
+        map.end()
+    }
+}
+
+struct ValueDocument<'a>(&'a Value);
+
+impl Serialize for ValueDocument<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Number(x) => Number(*x).serialize(serializer),
+            Value::Count(n) => n.serialize(serializer),
+            Value::Text(text) => text.serialize(serializer),
+        }
     }
 }

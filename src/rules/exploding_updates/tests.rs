@@ -39,20 +39,24 @@ fn a_learning_rate_that_is_raised_thirtyfold_is_found_at_its_step_with_the_one_t
     let f = only(&run(24, |i| (if i == 20 { 1.0 } else { 3.0 }, 0.09, 1.2, Some(3e-2))));
     assert_eq!((f.severity, f.onset_step), (Severity::Error, 20));
     assert!(f.explanation.contains("rose there from 0.001 to 0.030"), "{}", f.explanation);
-    assert!(f.remedy.contains("the run bore 0.001"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("the run bore 0.001"), "{}", f.remedy.text);
 }
 
 #[test]
 fn a_gradient_that_explodes_is_told_from_a_learning_rate() {
     let f = only(&run(24, |i| (if i == 20 { 1.0 } else { 3.0 }, 0.09, 30.0, Some(1e-3))));
     assert!(f.explanation.contains("The gradient grew there"), "{}", f.explanation);
-    assert!(f.remedy.contains("clip_grad_norm(2)"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("clip_grad_norm(2)"), "{}", f.remedy.text);
 }
 
 #[test]
 fn where_the_learning_rate_is_not_known_the_factor_is_named() {
     let f = only(&run(24, |i| (if i == 20 { 1.0 } else { 3.0 }, 0.09, 1.0, None)));
-    assert!(f.remedy.contains("by a factor of about") && f.remedy.contains("doctor.lr(lr)"), "{}", f.remedy);
+    assert!(
+        f.remedy.text.contains("by a factor of about") && f.remedy.text.contains("doctor.lr(lr)"),
+        "{}",
+        f.remedy.text
+    );
 }
 
 #[test]
@@ -72,7 +76,7 @@ fn from_the_first_step_on_the_learning_rate_to_use_is_named() {
     run.steps(6, |s, i| step(s, i, if i == 0 { 2.3 } else { 9.0 }, 0.4, 1.0, Some(0.1)));
     let f = only(&run);
     assert_eq!(f.onset_step, 0);
-    assert!(f.remedy.contains("from 0.100 to about 0.002"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("from 0.100 to about 0.002"), "{}", f.remedy.text);
 }
 
 #[test]

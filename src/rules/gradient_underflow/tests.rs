@@ -42,7 +42,7 @@ fn a_scale_that_is_too_low_is_an_error_of_the_run_with_the_scale_to_set() {
     assert_eq!((f.severity, f.layer.as_str(), f.onset_step, f.last_step), (Severity::Error, "", 0, 4));
     assert!(number(&f, "median_ehat") > 1e-3);
     assert!(f.explanation.contains("no layer is to blame") && f.explanation.contains("estimated"), "{}", f.explanation);
-    assert!(f.remedy.starts_with("Raise the static loss scale from 1 (2^0) to "), "{}", f.remedy);
+    assert!(f.remedy.text.starts_with("Raise the static loss scale from 1 (2^0) to "), "{}", f.remedy.text);
     let scale = number(&f, "recommended_loss_scale");
     assert!(scale.log2().fract() == 0.0 && number(&f, "headroom_bits_at_recommended") >= 3.0);
 
@@ -87,7 +87,7 @@ fn wholly_below_the_smallest_normal_number_is_a_warning_five_octaves_before_harm
     let f = only(&run);
     assert_eq!(f.severity, Severity::Warning);
     assert!(f.explanation.contains("wholly below 2^-14"), "{}", f.explanation);
-    assert!(f.remedy.starts_with("Raise `init_scale` from 16 (2^4)"), "{}", f.remedy);
+    assert!(f.remedy.text.starts_with("Raise `init_scale` from 16 (2^4)"), "{}", f.remedy.text);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn case_19_a_gradient_that_was_zero_from_the_start_because_the_loss_is_tiny() {
     });
     let f = of_rule(&run, "AMP308");
     assert_eq!(f.severity, Severity::Error);
-    assert!(f.remedy.contains("use a `GradScaler` with `init_scale` = 16777216 (2^24)"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("use a `GradScaler` with `init_scale` = 16777216 (2^24)"), "{}", f.remedy.text);
     assert!(f.explanation.contains("There is no loss scaler"), "{}", f.explanation);
 }
 
@@ -187,7 +187,7 @@ fn what_a_cast_loses_is_measured_and_sets_the_scale() {
     assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
     assert!(number(&f, "recommended_loss_scale") >= 1.0, "{:?}", f.evidence);
     assert!(number(&f, "lost_share") > 0.9, "{:?}", f.evidence);
-    assert!(f.remedy.starts_with("Raise the static loss scale from 9.54e-7 (2^-20)"), "{}", f.remedy);
+    assert!(f.remedy.text.starts_with("Raise the static loss scale from 9.54e-7 (2^-20)"), "{}", f.remedy.text);
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn no_scale_for_two_layers_far_apart_names_the_one_to_fix() {
     });
     let f = only(&run);
     assert_eq!(f.layer, "fc1");
-    assert!(f.remedy.contains("no loss scale") || f.remedy.contains("No loss scale"), "{}", f.remedy);
-    assert!(f.remedy.contains("Change layer `fc1`"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("no loss scale") || f.remedy.text.contains("No loss scale"), "{}", f.remedy.text);
+    assert!(f.remedy.text.contains("Change layer `fc1`"), "{}", f.remedy.text);
 }
 
 #[test]
@@ -225,8 +225,8 @@ fn a_remedy_never_lowers_the_scale_nor_asks_why_one_that_never_moved_has_left() 
             backward(s, [0.1, 0.1, left, left], i);
         });
         let f = only(&run);
-        assert!(!f.remedy.contains("ower") && !f.remedy.contains("why the scale"), "{}", f.remedy);
-        assert!(f.remedy.contains("layer `fc2`") || f.remedy.starts_with("Raise"), "{}", f.remedy);
+        assert!(!f.remedy.text.contains("ower") && !f.remedy.text.contains("why the scale"), "{}", f.remedy.text);
+        assert!(f.remedy.text.contains("layer `fc2`") || f.remedy.text.starts_with("Raise"), "{}", f.remedy.text);
     }
 }
 

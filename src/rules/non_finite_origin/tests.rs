@@ -36,7 +36,7 @@ fn a_nan_made_in_forward_is_named_at_once_in_every_precision() {
         let d = diagnose(&run);
         let f = only(&d);
         assert_eq!((f.layer.as_str(), f.operator.as_str(), f.onset_step, f.last_step), ("fc2", "log", 3, 5));
-        assert!(f.explanation.contains("independent") && f.remedy.contains("clamp"), "{f:#?}");
+        assert!(f.explanation.contains("independent") && f.remedy.text.contains("clamp"), "{f:#?}");
     }
 }
 
@@ -57,7 +57,7 @@ fn data_that_came_in_non_finite_is_named_as_data() {
     });
     let d = diagnose(&run);
     assert_eq!(only(&d).layer, "input");
-    assert!(only(&d).remedy.contains("batch of step 2"), "{}", only(&d).remedy);
+    assert!(only(&d).remedy.text.contains("batch of step 2"), "{}", only(&d).remedy.text);
 
     // Without an operator before the first layer there is nobody to name: it was handed in.
     let mut run = Scenario::new();
@@ -111,7 +111,7 @@ fn case_13_a_nan_made_of_what_a_mask_wrote_is_an_origin() {
     let d = diagnose(&run);
     let f = only(&d);
     assert_eq!(f.operator, "softmax");
-    assert!(f.remedy.contains("one element unmasked in every row"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("one element unmasked in every row"), "{}", f.remedy.text);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_nan_born_in_backward_is_named_at_once_where_range_cannot_be_the_cause() {
     let d = diagnose(&run);
     let f = only(&d);
     assert_eq!((f.layer.as_str(), f.probe, f.onset_step), ("enc", Some(Probe::ActivationGrad), 2));
-    assert!(f.explanation.contains("backward of `enc/sqrt`") && f.remedy.contains("epsilon"), "{f:#?}");
+    assert!(f.explanation.contains("backward of `enc/sqrt`") && f.remedy.text.contains("epsilon"), "{f:#?}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn what_began_between_scans_is_said_to_be_of_unobserved_origin() {
     });
     let d = diagnose(&run);
     assert!(
-        only(&d).explanation.contains("unobserved origin") && only(&d).remedy.contains("every(1)"),
+        only(&d).explanation.contains("unobserved origin") && only(&d).remedy.text.contains("every(1)"),
         "{:#?}",
         only(&d)
     );
@@ -264,7 +264,7 @@ fn a_pole_in_a_net_with_a_causal_mask_is_not_blamed_on_the_mask() {
         let d = diagnose(&run);
         let f = d.findings().iter().find(|f| f.code == "AMP501").unwrap();
         assert_eq!((f.layer.as_str(), f.operator.as_str()), ("up", operator));
-        assert!(f.remedy.contains(advice) && !f.explanation.contains("a mask wrote"), "{f:#?}");
+        assert!(f.remedy.text.contains(advice) && !f.explanation.contains("a mask wrote"), "{f:#?}");
     }
 }
 
@@ -296,7 +296,7 @@ fn the_root_of_an_exact_zero_is_named_once_and_at_once() {
     run.dynamic_scaler(65536.0).steps(12, |s, i| step(s, i, true));
     let d = diagnose(&run);
     assert_eq!((only(&d).layer.as_str(), only(&d).onset_step), ("up", 0));
-    assert!(only(&d).remedy.contains("epsilon") && only(&d).explanation.contains("exact zero"), "{:#?}", only(&d));
+    assert!(only(&d).remedy.text.contains("epsilon") && only(&d).explanation.contains("exact zero"), "{:#?}", only(&d));
 
     // A ReLU behind it takes the infinity away: no parameter sees it.
     let mut run = Scenario::new();

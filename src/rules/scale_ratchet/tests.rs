@@ -137,8 +137,12 @@ fn case_3_bad_batches_are_named_and_the_remedy_applied_ends_it() {
     assert_eq!((firing.severity, found.len()), (Severity::Warning, 1), "{found:#?}");
     let p = number(&firing.evidence, "bad_batch_share");
     assert!((0.0015..0.006).contains(&p), "{p}");
-    assert!(run.skips >= 10 && firing.remedy.contains("`growth_interval` from 2000 to "), "{}", firing.remedy);
-    let interval = firing.remedy.split(" to ").nth(1).and_then(|s| s.split(',').next()).unwrap().parse().unwrap();
+    assert!(
+        run.skips >= 10 && firing.remedy.text.contains("`growth_interval` from 2000 to "),
+        "{}",
+        firing.remedy.text
+    );
+    let interval = firing.remedy.text.split(" to ").nth(1).and_then(|s| s.split(',').next()).unwrap().parse().unwrap();
     let (_, found) = simulate(settings(interval), 100_000, bad_batches(0.003, 6));
     assert!(!found.contains_key("AMP302"), "n = {interval}: {found:#?}");
 }

@@ -36,7 +36,7 @@ fn case_8_a_gradient_clipped_before_it_is_unscaled_is_found_with_the_factor() {
     assert_eq!(found(&d), ["AMP406"], "{:#?}", d.findings());
     let f = &d.findings()[0];
     assert_eq!((f.severity, f.onset_step), (Severity::Warning, 0));
-    assert!(f.remedy.contains("65536 (2^16) times too small"), "{}", f.remedy);
+    assert!(f.remedy.text.contains("65536 (2^16) times too small"), "{}", f.remedy.text);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn weight_decay_alone_is_no_movement() {
     });
     let d = diagnose(&run);
     assert_eq!(found(&d), ["AMP406"]);
-    assert!(d.findings()[0].remedy.starts_with("Look for what shuts the gradient off"), "{:#?}", d.findings());
+    assert!(d.findings()[0].remedy.text.starts_with("Look for what shuts the gradient off"), "{:#?}", d.findings());
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) fn firing(
         strength: decision.median.max(shown.lasting()),
         evidence: evidence(shown, judged.len(), decision, advice),
         explanation: explanation(aggregate, judged, decision, cause),
-        remedy: remedy(aggregate, shown, names_layer, advice),
+        remedy: remedy(aggregate, shown, names_layer, advice).into(),
     }
 }
 

@@ -43,7 +43,7 @@ fn text(finding: &Finding, width: usize, theme: Theme) -> Vec<Line<'static>> {
         lines.extend(labelled("seen   in the ", theme.dim(), probe.name(), width));
     }
     lines.extend(labelled("when   ", theme.dim(), &steps(finding), width));
-    for (title, text) in [("What to change", &finding.remedy), ("What happened", &finding.explanation)] {
+    for (title, text) in [("What to change", &finding.remedy.text), ("What happened", &finding.explanation)] {
         lines.extend([Line::default(), heading(title)]);
         lines.extend(labelled("  ", Style::new(), text, width));
     }

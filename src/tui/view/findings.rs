@@ -67,7 +67,7 @@ fn lines(view: &View, width: usize, focused: bool) -> (Vec<Line<'static>>, usize
         }
         lines.push(headline(finding, view, (i == selected).then_some(focused)));
         if i == selected {
-            lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy, width));
+            lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy.text, width));
             lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
         }
     }

@@ -230,7 +230,7 @@ fn told(detail: &LayerDetail, width: usize, view: &View) -> Vec<Line<'static>> {
             head.push_span(Span::styled(format!("  {word} {}", numbers.join(", ")), view.theme.dim()));
         }
         lines.push(head);
-        lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy, width));
+        lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy.text, width));
         lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
     }
     if !lines.is_empty() {

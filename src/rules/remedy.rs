@@ -1,0 +1,54 @@
+//! What to change in this run: a sentence for people, and the settings that it names, for programs.
+
+use super::Value;
+
+/// One setting of a remedy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// The setting's name, in snake case: `init_scale`, `growth_interval`, `lr`.
+    pub name: &'static str,
+    /// What to set it to.
+    pub value: Value,
+}
+
+/// What to change in this run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remedy {
+    /// For people: one or two sentences, with the value to use.
+    pub text: String,
+    /// The settings that the text names, in its order; empty where the code has to change, or where no value can be told.
+    pub set: Vec<Setting>,
+}
+
+impl Remedy {
+    /// This remedy, with one setting more.
+    pub fn set(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.set.push(Setting { name, value: value.into() });
+        self
+    }
+}
+
+impl From<String> for Remedy {
+    fn from(text: String) -> Self {
+        Self { text, set: Vec::new() }
+    }
+}
+
+impl From<&str> for Remedy {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_stand_in_the_order_in_which_they_were_named() {
+        let remedy = Remedy::from("Use a dynamic scale.").set("init_scale", 8192.0).set("growth_interval", 2000);
+        let names: Vec<&str> = remedy.set.iter().map(|s| s.name).collect();
+        assert_eq!(names, ["init_scale", "growth_interval"]);
+        assert_eq!(remedy.set[1].value, Value::Count(2000));
+    }
+}

@@ -7,7 +7,7 @@ use crate::observation::{
     ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
-use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Severity, Value};
+use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Remedy, Severity, Value};
 use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats};
 
 /// What a [`Run`] borrows from.
@@ -163,15 +163,18 @@ fn findings() -> Vec<Finding> {
         last_step: 1,
         evidence: evidence.clone(),
         explanation: "The output of this layer is not finite.".into(),
-        remedy: "Keep the layer in FP32.".into(),
+        remedy: Remedy::from("Keep the layer in FP32.").set("fp32_layers", "fc"),
+        consequences: Vec::new(),
     };
+    let mut ruined = finding("AMP501", Severity::Error, 1, "fc");
+    ruined.consequences.push(finding("AMP502", Severity::Error, 1, "bn"));
     let whole_run = Finding {
         operator: String::new(),
         probe: None,
         evidence: Vec::new(),
         ..finding("AMP303", Severity::Info, 0, "")
     };
-    vec![finding("AMP501", Severity::Error, 1, "fc"), finding("AMP201", Severity::Warning, 0, "fc"), whole_run]
+    vec![ruined, finding("AMP201", Severity::Warning, 0, "fc"), whole_run]
 }
 
 fn doubts() -> Vec<Doubt> {

@@ -23,7 +23,7 @@ pub use page::{page, page_file_name, page_index, render_page};
 pub use read::{Progress, RankRecording, RunRecording, read_run};
 pub use rounding::TensorRounding;
 pub use run::{Attributed, Counts, Rank, Run};
-pub use text::{evidence_text, text};
+pub use text::{consequence_text, evidence_text, text};
 
 /// A form in which a run is reported.
 #[derive(Clone, Copy, Debug)]

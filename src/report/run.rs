@@ -107,6 +107,8 @@ pub struct Counts {
     pub warnings: usize,
     /// Findings worth knowing.
     pub infos: usize,
+    /// Findings that follow from one of those, and are not counted among them.
+    pub consequences: usize,
 }
 
 /// A run: its ranks, by number.
@@ -169,8 +171,14 @@ impl<'a> Run<'a> {
 
     /// How many findings there are of each severity.
     pub fn counts(&self) -> Counts {
-        let of = |severity| self.findings().iter().filter(|of| of.item.severity == severity).count();
-        Counts { errors: of(Severity::Error), warnings: of(Severity::Warning), infos: of(Severity::Info) }
+        let found = self.findings();
+        let of = |severity| found.iter().filter(|of| of.item.severity == severity).count();
+        Counts {
+            errors: of(Severity::Error),
+            warnings: of(Severity::Warning),
+            infos: of(Severity::Info),
+            consequences: found.iter().map(|of| of.item.consequences.len()).sum(),
+        }
     }
 
     /// Whether every rank ended in order.

@@ -126,7 +126,33 @@ fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) 
     }
     out.push_str(&layout.wrap("  why       ", INDENT, &finding.explanation));
     out.push_str(&layout.wrap("  change    ", INDENT, &finding.remedy.text));
+    out.push_str(&consequences_text(&finding.consequences, layout));
     out
+}
+
+/// Consequences of a finding that are told one by one; the JSON report has all.
+const SHOWN_CONSEQUENCES: usize = 6;
+
+fn consequences_text(consequences: &[Finding], layout: &Layout) -> String {
+    let mut lines: Vec<String> = consequences.iter().take(SHOWN_CONSEQUENCES).map(consequence_text).collect();
+    match consequences.len().saturating_sub(SHOWN_CONSEQUENCES) {
+        0 => {}
+        more => lines.push(format!("and {more} more")),
+    }
+    let first = std::iter::once("  follows   ").chain(std::iter::repeat(INDENT));
+    first.zip(&lines).map(|(first, line)| layout.wrap(first, INDENT, line)).collect()
+}
+
+/// A finding that follows from another, in a line: `AMP501 non-finite-origin in fc, operator log, since step 3 (error)`.
+pub fn consequence_text(finding: &Finding) -> String {
+    let Finding { code, name, onset_step, .. } = finding;
+    let place = match (finding.layer.as_str(), finding.operator.as_str()) {
+        ("", "") => String::new(),
+        ("", operator) => format!(" in operator {operator}"),
+        (layer, "") => format!(" in {layer}"),
+        (layer, operator) => format!(" in {layer}, operator {operator}"),
+    };
+    format!("{code} {name}{place}, since step {onset_step} ({})", finding.severity.name())
 }
 
 const INDENT: &str = "            ";
@@ -199,7 +225,7 @@ fn verdict(run: &Run<'_>, layout: &Layout) -> String {
             let first = format!("{}: ", layout.severity(gravest, "findings"));
             let said =
                 format!("{}, {}", counted(counts.errors as u64, "error"), counted(counts.warnings as u64, "warning"));
-            layout.wrap(&first, "          ", &format!("{said}{}. {MORE}", infos_of(counts)))
+            layout.wrap(&first, "          ", &format!("{said}{}{}. {MORE}", infos_of(counts), followers_of(counts)))
         }
         Health::Unknown => layout.wrap("", "", &unknown(run)),
     }
@@ -223,6 +249,14 @@ fn healthy(run: &Run<'_>, counts: Counts, layout: &Layout) -> String {
 }
 
 const MORE: &str = "`ampdoctor explain CODE` tells more of a finding.";
+
+fn followers_of(counts: Counts) -> String {
+    match counts.consequences {
+        0 => String::new(),
+        1 => ", and 1 that follows from them".into(),
+        n => format!(", and {n} that follow from them"),
+    }
+}
 
 fn infos_of(counts: Counts) -> String {
     if counts.infos == 0 { String::new() } else { format!(", {} worth knowing", counts.infos) }

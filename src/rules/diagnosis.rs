@@ -1,7 +1,9 @@
 //! The engine: feeds records to the aggregate and the rules, and keeps what they find.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
+use super::causes::{under_their_causes, weigh};
 use super::sight::judge;
 use super::{Finding, Firing, Limits, RuleInfo, Severity, Verdict, all};
 use crate::aggregate::Aggregate;
@@ -42,11 +44,14 @@ pub struct Omitted {
 ///
 /// A finding is latched: once a rule fired for a layer it stays, with its onset, the last step at which it was seen, and the evidence of the
 /// step at which it was gravest. At most [`Diagnosis::MAX_LAYERS`] layers are kept of each rule, the first to fire; the rest are counted.
+///
+/// Findings that follow from another stand under it. In a run that goes on, one may come to stand under a cause that is found later.
 #[derive(Clone, Default)]
 pub struct Diagnosis {
     aggregate: Aggregate,
     limits: Limits,
-    findings: Vec<Finding>,
+    /// Made anew when it is asked for and something has changed.
+    findings: OnceLock<Vec<Finding>>,
     doubts: Vec<Doubt>,
     latched: BTreeMap<(&'static str, String), Latched>,
     omitted_layers: BTreeSet<(&'static str, String)>,
@@ -87,9 +92,18 @@ impl Diagnosis {
         &self.aggregate
     }
 
-    /// What was found: gravest first, then by onset, code and layer.
+    /// What was found, without what follows from another finding: gravest first, then by onset, code and layer.
     pub fn findings(&self) -> &[Finding] {
-        &self.findings
+        self.findings.get_or_init(|| {
+            let found = self.latched.values().map(|l| l.finding.clone()).collect();
+            let mut roots = under_their_causes(found, &self.aggregate);
+            roots.iter_mut().for_each(weigh);
+            roots.sort_by(|a, b| {
+                let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.onset_step, f.code);
+                key(a).cmp(&key(b)).then_with(|| a.layer.cmp(&b.layer))
+            });
+            roots
+        })
     }
 
     /// Rules that cannot tell, by code.
@@ -104,7 +118,7 @@ impl Diagnosis {
 
     /// The verdict on the run. A doubt of the instrument's family (0xx) makes it unknown; findings come first.
     pub fn health(&self) -> Health {
-        if self.findings.iter().any(|f| f.severity >= Severity::Warning) {
+        if self.latched.values().any(|l| l.finding.severity >= Severity::Warning) {
             Health::Findings
         } else if self.aggregate.instrument.full_steps == 0 || self.doubts.iter().any(|d| d.code.starts_with("AMP0")) {
             Health::Unknown
@@ -115,7 +129,8 @@ impl Diagnosis {
 
     fn evaluate(&mut self) {
         self.doubts.clear();
-        let mut changed = false;
+        // Where the layers lie, by which causes are found, may have become known.
+        self.findings.take();
         let now = self.aggregate.latest.as_ref().map_or(0, |s| s.index);
         for rule in all() {
             for verdict in judge(*rule, &self.aggregate, &self.limits) {
@@ -127,13 +142,9 @@ impl Diagnosis {
                     }
                     Verdict::Firing(firing) => {
                         self.latch(rule.info(), *firing, now);
-                        changed = true;
                     }
                 }
             }
-        }
-        if changed {
-            self.list();
         }
     }
 
@@ -144,6 +155,7 @@ impl Diagnosis {
         }
         if self.latched.keys().filter(|(code, _)| *code == info.code).count() >= Self::MAX_LAYERS {
             self.omitted_layers.insert(key);
+            self.count_omitted();
             return;
         }
         let strength = firing.strength;
@@ -151,12 +163,7 @@ impl Diagnosis {
         self.latched.insert(key, Latched { finding: finding(info, firing, onset, now), strength });
     }
 
-    fn list(&mut self) {
-        self.findings = self.latched.values().map(|l| l.finding.clone()).collect();
-        self.findings.sort_by(|a, b| {
-            let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.onset_step, f.code);
-            key(a).cmp(&key(b)).then_with(|| a.layer.cmp(&b.layer))
-        });
+    fn count_omitted(&mut self) {
         let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
         self.omitted_layers.iter().for_each(|(code, _)| *counts.entry(code).or_default() += 1);
         self.omitted = counts.into_iter().map(|(code, layers)| Omitted { code, layers }).collect();
@@ -191,5 +198,6 @@ fn finding(info: &RuleInfo, firing: Firing, onset_step: u64, last_step: u64) -> 
         evidence: firing.evidence,
         explanation: firing.explanation,
         remedy: firing.remedy,
+        consequences: Vec::new(),
     }
 }

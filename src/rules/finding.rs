@@ -76,7 +76,7 @@ pub struct Finding {
     pub code: &'static str,
     /// The rule's name.
     pub name: &'static str,
-    /// The gravest it was.
+    /// The gravest it was, or that what follows from it was.
     pub severity: Severity,
     /// The layer, empty for the run as a whole.
     pub layer: String,
@@ -94,4 +94,13 @@ pub struct Finding {
     pub explanation: String,
     /// What to change in this run, with the value to set.
     pub remedy: Remedy,
+    /// Findings that follow from this one, by onset; they have none of their own.
+    pub consequences: Vec<Finding>,
+}
+
+impl Finding {
+    /// The finding itself, then those that follow from it.
+    pub fn with_consequences(&self) -> impl Iterator<Item = &Finding> {
+        std::iter::once(self).chain(&self.consequences)
+    }
 }

@@ -6,6 +6,7 @@ mod activation_near_overflow;
 mod activation_overflow;
 mod blind_spots;
 mod broken_masters;
+mod causes;
 mod dead_updates;
 mod diagnosis;
 mod exploding_updates;

@@ -21,16 +21,13 @@
 //!
 //! ## When it stays silent
 //!
-//! Where another rule names the cause, for then this is what follows from it: `activation-overflow`, `non-finite-origin`, `gradient-overflow` and
-//! `scale-ratchet`. On NaN that comes out of ruined weights. On a scale that was set below 1, and on a static one. On calibration that ends at the
-//! floor or above.
+//! On a scale that was set below 1, and on a static one. On calibration that ends at the floor or above. Where another rule names the cause, as
+//! `activation-overflow`, `non-finite-origin`, `gradient-overflow` or `scale-ratchet`, this stands under it as what follows.
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, layer_name, measured, scale};
 use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
-use super::{activation_overflow, gradient_overflow, non_finite_origin, scale_ratchet};
 use crate::aggregate::{Aggregate, SiteSummary};
-use crate::observation::Tier;
 
 /// Skips in a row at the floor that are no calibration.
 const HELD_IN_A_ROW: u64 = 10;
@@ -67,27 +64,13 @@ impl Rule for ScaleFloor {
         }
         let dynamics = &aggregate.scale_dynamics;
         let is_dynamic = aggregate.scaler_config.as_ref().is_some_and(|c| !c.is_static());
-        // Only while it happens: then the rule that knows the cause speaks too, if one does.
+        // Only while it happens.
         if !is_dynamic || !dynamics.refused {
             return Vec::new();
         }
         let found = held(aggregate).or_else(|| below_one(aggregate)).or_else(|| met_floor(aggregate));
-        let unexplained = found.filter(|_| !is_explained(aggregate, limits));
-        unexplained.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+        found.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
-}
-
-/// Whether another rule names the cause, or will at the next scanned step.
-fn is_explained(aggregate: &Aggregate, limits: &Limits) -> bool {
-    let causes: [&dyn Rule; 4] = [
-        &activation_overflow::ActivationOverflow,
-        &non_finite_origin::NonFiniteOrigin,
-        &gradient_overflow::GradientOverflow,
-        &scale_ratchet::ScaleRatchet,
-    ];
-    let fires = |rule: &&dyn Rule| rule.check(aggregate, limits).iter().any(|v| *v != Verdict::Quiet);
-    let waits = aggregate.instrument.full_steps > 0 && aggregate.latest.as_ref().is_none_or(|s| s.tier != Tier::Full);
-    waits || non_finite_origin::has_ruined_parameter(aggregate) || causes.iter().any(fires)
 }
 
 fn held(aggregate: &Aggregate) -> Option<Firing> {

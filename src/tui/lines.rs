@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::state::{Header, Ranks, RunState, Snapshot};
 use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale};
 use crate::observation::EndReason;
+use crate::report::consequence_text;
 use crate::rules::{Finding, Health};
 
 /// One line about the present: `step 1,204  loss 0.183  scale 2^13 = 8,192  skips 3  38.2 steps/s  probe 2.1 %`.
@@ -33,10 +34,16 @@ pub fn finding(finding: &Finding) -> String {
     };
     let (severity, code, name, step) =
         (finding.severity.name(), finding.code, finding.name, grouped(finding.onset_step));
+    let follows: String = finding.consequences.iter().map(|f| format!("\n  {}", follower(f))).collect();
     format!(
-        "{severity} {code} {name}{place}, since step {step}\n  fix: {}\n  why: {}",
+        "{severity} {code} {name}{place}, since step {step}\n  fix: {}\n  why: {}{follows}",
         finding.remedy.text, finding.explanation
     )
+}
+
+/// A finding that follows from another, in a line.
+pub fn follower(finding: &Finding) -> String {
+    format!("follows: {}", consequence_text(finding))
 }
 
 /// What the run is doing, in a line of its own.
@@ -89,11 +96,15 @@ fn summary_of(snapshot: &Snapshot, rank: &str) -> Vec<String> {
 
 fn verdict(snapshot: &Snapshot) -> String {
     let scanned = grouped(snapshot.instrument.full_steps);
+    let followers = match snapshot.findings.found.iter().map(|f| f.consequences.len()).sum::<usize>() {
+        0 => String::new(),
+        n => format!(" (and {n} more that follow)"),
+    };
     match (snapshot.findings.health, snapshot.findings.found.len()) {
         (Health::Unknown, _) => "verdict: not enough was observed to say".into(),
         (Health::Healthy, 0) => format!("verdict: healthy, nothing found in {scanned} scanned steps"),
         (Health::Healthy, n) => format!("verdict: healthy, {n} for information, in {scanned} scanned steps"),
-        (Health::Findings, 1) => format!("verdict: 1 finding in {scanned} scanned steps"),
-        (Health::Findings, n) => format!("verdict: {n} findings in {scanned} scanned steps"),
+        (Health::Findings, 1) => format!("verdict: 1 finding{followers} in {scanned} scanned steps"),
+        (Health::Findings, n) => format!("verdict: {n} findings{followers} in {scanned} scanned steps"),
     }
 }

@@ -154,18 +154,36 @@ fn tell_problem(run: &Run, told: &mut Told, who: &str, out: &mut impl Write) -> 
     Ok(())
 }
 
-/// A finding is told when it appears and when it becomes graver.
+/// A finding is told when it appears and when it becomes graver; one that follows from another, when that is found out.
 fn tell_findings(run: &Run, told: &mut Told, who: &str, out: &mut impl Write) -> io::Result<()> {
     for finding in run.diagnosis().findings() {
-        let known = told.findings.iter_mut().find(|f| same_finding(f, finding));
-        match known {
-            Some(told) if told.severity >= finding.severity => continue,
-            Some(told) => told.severity = finding.severity,
-            None => told.findings.push(finding.clone()),
+        if told.is_news(finding) {
+            finding.consequences.iter().for_each(|f| told.remember(f));
+            told.remember(finding);
+            writeln!(out, "{who}{}", lines::finding(finding))?;
+            continue;
         }
-        writeln!(out, "{who}{}", lines::finding(finding))?;
+        for follower in &finding.consequences {
+            if told.is_news(follower) {
+                told.remember(follower);
+                writeln!(out, "{who}{} {}: {}", finding.code, finding.name, lines::follower(follower))?;
+            }
+        }
     }
     Ok(())
+}
+
+impl Told {
+    fn is_news(&self, finding: &Finding) -> bool {
+        self.findings.iter().find(|f| same_finding(f, finding)).is_none_or(|told| told.severity < finding.severity)
+    }
+
+    fn remember(&mut self, finding: &Finding) {
+        match self.findings.iter_mut().find(|f| same_finding(f, finding)) {
+            Some(told) => told.severity = told.severity.max(finding.severity),
+            None => self.findings.push(finding.clone()),
+        }
+    }
 }
 
 /// A reader that has seen enough is no error; watching goes on, for the command's sake.

@@ -188,6 +188,7 @@ pub fn underflow() -> Vec<Finding> {
         remedy: "Raise the loss scale from 2^15 to 2^20: at 2^20 none of this gradient is subnormal, and the largest gradient of \
                  the run keeps 3 bits of headroom."
             .into(),
+        consequences: Vec::new(),
     };
     let warning = Finding {
         severity: Severity::Warning,

@@ -50,6 +50,7 @@ struct VerdictDocument {
     errors: usize,
     warnings: usize,
     infos: usize,
+    consequences: usize,
     doubts: usize,
 }
 
@@ -67,6 +68,7 @@ struct FindingDocument<'a> {
     evidence: EvidenceMap<'a>,
     explanation: &'a str,
     remedy: RemedyDocument<'a>,
+    consequences: Vec<FindingDocument<'a>>,
 }
 
 #[derive(Serialize)]
@@ -136,6 +138,7 @@ impl VerdictDocument {
             errors: counts.errors,
             warnings: counts.warnings,
             infos: counts.infos,
+            consequences: counts.consequences,
             doubts: run.doubts().len(),
         }
     }
@@ -157,6 +160,7 @@ impl<'a> FindingDocument<'a> {
             evidence: EvidenceMap(&finding.evidence),
             explanation: &finding.explanation,
             remedy: RemedyDocument::of(&finding.remedy),
+            consequences: finding.consequences.iter().map(|item| Self::of(&Attributed { rank: of.rank, item })).collect(),
         }
     }
 }

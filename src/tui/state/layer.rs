@@ -130,6 +130,8 @@ pub struct Told {
     pub ranks: Vec<u32>,
     /// The finding, as the first of them has it that has it at its gravest.
     pub finding: Finding,
+    /// What it follows from, where it does: `AMP403 exploding-updates`.
+    pub follows_from: Option<String>,
 }
 
 /// One layer over the whole run, of one rank or of all.
@@ -163,8 +165,10 @@ impl LayerDetail {
         for (number, aggregate, found) in runs {
             ranks.push(number);
             aggregates.push(aggregate);
-            let of_the_layer = found.into_iter().filter(|f| f.layer == path && !path.is_empty());
-            of_the_layer.for_each(|finding| tell(&mut findings, number, finding));
+            for root in found.iter().filter(|_| !path.is_empty()) {
+                let of_the_layer = root.with_consequences().filter(|f| f.layer == path);
+                of_the_layer.for_each(|finding| tell(&mut findings, number, finding, root));
+            }
             let here = aggregate.sites.iter().filter(|summary| summary.site.layer == path);
             for tensor in here.map(Tensor::new) {
                 match tensors.iter_mut().find(|known| known.site == tensor.site) {
@@ -209,16 +213,18 @@ impl LayerDetail {
 }
 
 /// Adds a finding of a rank; the same fault on several ranks is told once.
-fn tell(findings: &mut Vec<Told>, rank: u32, finding: Finding) {
+fn tell(findings: &mut Vec<Told>, rank: u32, finding: &Finding, root: &Finding) {
+    let follows_from = (!std::ptr::eq(finding, root)).then(|| format!("{} {}", root.code, root.name));
+    let finding = finding.clone();
     let same = |told: &&mut Told| (told.finding.code, &told.finding.layer) == (finding.code, &finding.layer);
     match findings.iter_mut().find(same) {
         Some(told) => {
             told.ranks.push(rank);
             if finding.severity > told.finding.severity {
-                told.finding = finding;
+                (told.finding, told.follows_from) = (finding, follows_from);
             }
         }
-        None => findings.push(Told { ranks: vec![rank], finding }),
+        None => findings.push(Told { ranks: vec![rank], finding, follows_from }),
     }
 }
 

@@ -156,7 +156,12 @@ impl Layer {
         dtypes.dedup();
         Self {
             path: path.to_owned(),
-            severity: findings.iter().filter(|f| f.layer == path && !path.is_empty()).map(|f| f.severity).max(),
+            severity: findings
+                .iter()
+                .flat_map(Finding::with_consequences)
+                .filter(|f| f.layer == path && !path.is_empty())
+                .map(|f| f.severity)
+                .max(),
             operators: activations.len(),
             dtypes,
             activation_max: largest(&activations, |s| s.max),

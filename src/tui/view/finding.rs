@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::findings::{place, steps};
+use super::findings::{follower, place, steps};
 use super::number::{grouped, magnitude};
 use super::page::{self, heading};
 use super::wrap::labelled;
@@ -16,7 +16,9 @@ use crate::tui::ui::Extent;
 
 /// Draws the page of a finding. Its latest numbers are shown while it is still there.
 pub fn draw(frame: &mut Frame, area: Rect, view: &View, opened: &Finding) -> Extent {
-    let current = view.snapshot.findings.found.iter().find(|f| same_finding(f, opened));
+    // It may have come to stand under another.
+    let mut held = view.snapshot.findings.found.iter().flat_map(Finding::with_consequences);
+    let current = held.find(|f| same_finding(f, opened));
     let finding = current.unwrap_or(opened);
     let width = usize::from(area.width);
     let mut lines = text(finding, width, view.theme);
@@ -46,6 +48,10 @@ fn text(finding: &Finding, width: usize, theme: Theme) -> Vec<Line<'static>> {
     for (title, text) in [("What to change", &finding.remedy.text), ("What happened", &finding.explanation)] {
         lines.extend([Line::default(), heading(title)]);
         lines.extend(labelled("  ", Style::new(), text, width));
+    }
+    if !finding.consequences.is_empty() {
+        lines.extend([Line::default(), heading("What follows from it")]);
+        lines.extend(finding.consequences.iter().map(|f| follower(f, "  ", theme)));
     }
     lines.extend([Line::default(), heading("The numbers it stands on")]);
     let longest = finding.evidence.iter().map(|e| e.name.len()).max().unwrap_or(0);

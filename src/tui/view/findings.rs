@@ -9,7 +9,7 @@ use ratatui::widgets::Paragraph;
 use super::layers::letter;
 use super::number::grouped;
 use super::wrap::labelled;
-use super::{View, panel};
+use super::{View, panel, theme::Theme};
 use crate::rules::{Finding, Health, Severity};
 use crate::tui::state::Findings;
 use crate::tui::ui::Panel;
@@ -46,6 +46,10 @@ fn title(findings: &Findings, view: &View) -> Vec<Span<'static>> {
     if findings.found.is_empty() {
         spans.push(Span::styled("  none", theme.dim()));
     }
+    let followers: usize = findings.found.iter().map(|f| f.consequences.len()).sum();
+    if followers > 0 {
+        spans.push(Span::styled(format!("  {followers} more that follow"), theme.dim()));
+    }
     spans
 }
 
@@ -70,6 +74,7 @@ fn lines(view: &View, width: usize, focused: bool) -> (Vec<Line<'static>>, usize
             lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy.text, width));
             lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
         }
+        lines.extend(finding.consequences.iter().map(|f| follower(f, "    follows: ", view.theme)));
     }
     for doubt in &findings.doubts {
         let text = format!("{} {}: {}", doubt.code, doubt.name, doubt.reason);
@@ -100,6 +105,16 @@ pub fn headline(finding: &Finding, view: &View, selected: Option<bool>) -> Line<
         Span::styled(format!("{} {}", finding.code, finding.name), chosen),
         Span::raw("  "),
         Span::styled(place(finding), Style::new().bold()),
+        Span::styled(format!("  {}", steps(finding)), theme.dim()),
+    ])
+}
+
+/// A finding that follows from another, in a line under it.
+pub fn follower(finding: &Finding, indent: &'static str, theme: Theme) -> Line<'static> {
+    Line::from(vec![
+        Span::styled(indent, theme.dim()),
+        Span::styled(format!("{} ", letter(finding.severity)), theme.severity(finding.severity)),
+        Span::raw(format!("{} {}  {}", finding.code, finding.name, place(finding))),
         Span::styled(format!("  {}", steps(finding)), theme.dim()),
     ])
 }

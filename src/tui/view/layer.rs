@@ -222,7 +222,7 @@ fn to_the_edge(max: f64, tensor: &Tensor, theme: Theme) -> Option<Span<'static>>
 /// The findings of the layer, each with its remedy and its reason.
 fn told(detail: &LayerDetail, width: usize, view: &View) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    for Told { ranks, finding } in &detail.findings {
+    for Told { ranks, finding, follows_from } in &detail.findings {
         let mut head = headline(finding, view, None);
         if detail.of_all {
             let numbers: Vec<String> = ranks.iter().map(u32::to_string).collect();
@@ -230,6 +230,9 @@ fn told(detail: &LayerDetail, width: usize, view: &View) -> Vec<Line<'static>> {
             head.push_span(Span::styled(format!("  {word} {}", numbers.join(", ")), view.theme.dim()));
         }
         lines.push(head);
+        if let Some(cause) = follows_from {
+            lines.extend(labelled("    follows from: ", view.theme.dim(), cause, width));
+        }
         lines.extend(labelled("    fix: ", view.theme.good(), &finding.remedy.text, width));
         lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
     }

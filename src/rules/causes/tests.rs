@@ -1,0 +1,179 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::observation::scenario::{Scenario, normal};
+use crate::rules::{Diagnosis, find};
+use crate::scan::Dtype::F16;
+
+/// Rules that other parts of the program are about to bring.
+const TO_COME: [&str; 33] = [
+    "AMP103", "AMP104", "AMP105", "AMP106", "AMP203", "AMP204", "AMP205", "AMP309", "AMP310", "AMP409", "AMP410", "AMP411",
+    "AMP502", "AMP503", "AMP504", "AMP601", "AMP602", "AMP603", "AMP604", "AMP605", "AMP606", "AMP607", "AMP608", "AMP609",
+    "AMP610", "AMP611", "AMP612", "AMP701", "AMP702", "AMP703", "AMP704", "AMP107", "AMP003",
+];
+
+/// A finding of a code, in a layer, seen from one step to another.
+fn found(code: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Finding {
+    Finding {
+        code,
+        name: "made-up",
+        severity: Severity::Error,
+        layer: layer.into(),
+        operator: String::new(),
+        probe: None,
+        onset_step,
+        last_step,
+        evidence: Vec::new(),
+        explanation: String::new(),
+        remedy: "".into(),
+        consequences: Vec::new(),
+    }
+}
+
+/// A run of 200 steps through the layers a, b and c, every `nth` of them scanned.
+fn run(nth: u64) -> Aggregate {
+    let mut run = Scenario::new();
+    run.steps(200, |s, i| {
+        if i % nth > 0 {
+            s.tier(crate::observation::Tier::Off);
+            return;
+        }
+        for layer in ["a", "b", "c"] {
+            s.activation(layer, "linear", F16, &normal(8, 1.0, i));
+        }
+    });
+    let mut aggregate = Aggregate::default();
+    run.records().iter().cloned().for_each(|record| aggregate.apply(record));
+    aggregate
+}
+
+/// The roots, each with its consequences: `AMP102 a: AMP501 b, AMP303`.
+fn told(findings: Vec<Finding>, aggregate: &Aggregate) -> Vec<String> {
+    let name = |f: &Finding| format!("{} {}", f.code, f.layer).trim().to_string();
+    let line = |root: &Finding| {
+        let consequences: Vec<String> = root.consequences.iter().map(name).collect();
+        format!("{}: {}", name(root), consequences.join(", ")).trim_end_matches([':', ' ']).to_string()
+    };
+    under_their_causes(findings, aggregate).iter().map(line).collect()
+}
+
+#[test]
+fn every_code_of_the_table_is_a_rule() {
+    let codes = ROWS.iter().flat_map(|row| row.effects.iter().copied().flatten().chain([&row.cause]));
+    let unknown: BTreeSet<&str> = codes.copied().filter(|code| find(code).is_none() && !TO_COME.contains(code)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn as_a_graph_of_codes_the_table_has_no_cycle() {
+    let mut causes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in ROWS {
+        for effect in row.effects.iter().copied().flatten().filter(|effect| **effect != row.cause) {
+            causes.entry(effect).or_default().insert(row.cause);
+        }
+    }
+    // Codes whose causes are all taken out are taken out, until none is left.
+    let mut left: BTreeSet<&str> = causes.keys().copied().collect();
+    while let Some(free) = left.iter().copied().find(|code| causes[code].iter().all(|cause| !left.contains(cause))) {
+        left.remove(free);
+    }
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn each_row_holds_at_its_place_and_time_and_nowhere_else() {
+    let aggregate = run(1);
+    let course = Course::of(&aggregate);
+    for row in ROWS {
+        for effect in row.effects.iter().copied().flatten().copied() {
+            let holds = |layer: &str, onset| row.holds(&found(row.cause, "b", 100, 110), &found(effect, layer, onset, 200), &course);
+            let who = format!("{} explains {effect}", row.cause);
+            assert!(holds("b", 105) && holds("", 105), "{who}");
+            assert_eq!(holds("b", 60), row.time == Time::Whenever, "{who} that came before");
+            assert_eq!(holds("b", 190), matches!(row.time, Time::Ever | Time::Whenever), "{who} that came long after");
+            assert_eq!(holds("a", 105), matches!(row.place, Place::Anywhere | Place::Back), "{who} nearer the input");
+            assert_eq!(holds("c", 105), matches!(row.place, Place::Anywhere | Place::Onward), "{who} nearer the loss");
+        }
+    }
+}
+
+#[test]
+fn steps_that_are_too_large_explain_what_overflows_after_them() {
+    let findings = || {
+        let (cause, jump) = (found("AMP403", "", 100, 104), found("AMP701", "", 101, 104));
+        vec![cause, jump, found("AMP101", "a", 102, 120), found("AMP501", "c", 104, 199), found("AMP303", "", 150, 199)]
+    };
+    assert_eq!(told(findings(), &run(1)), ["AMP403: AMP701, AMP101 a, AMP501 c, AMP303"]);
+    let mut before = findings();
+    before[2].onset_step = 20;
+    // What follows from the overflow as well as from the update is told where it is nearer.
+    assert_eq!(told(before, &run(1)), ["AMP403: AMP701, AMP501 c, AMP303", "AMP101 a"]);
+}
+
+#[test]
+fn one_overflow_explains_the_layers_after_it_and_not_those_before() {
+    let findings = vec![found("AMP102", "b", 10, 60), found("AMP102", "a", 10, 60), found("AMP102", "c", 10, 60)];
+    assert_eq!(told(findings, &run(1)), ["AMP102 a: AMP102 b, AMP102 c"]);
+    let findings = vec![found("AMP102", "b", 10, 60), found("AMP501", "a", 12, 60), found("AMP303", "", 30, 60)];
+    assert_eq!(told(findings, &run(1)), ["AMP102 b", "AMP501 a: AMP303"]);
+}
+
+#[test]
+fn what_no_row_connects_stands_apart() {
+    assert_eq!(told(vec![found("AMP201", "b", 10, 60), found("AMP201", "c", 40, 60)], &run(1)).len(), 2);
+    assert_eq!(told(vec![found("AMP401", "", 10, 60), found("AMP102", "c", 20, 60)], &run(1)).len(), 2);
+}
+
+#[test]
+fn one_bad_batch_long_ago_does_not_explain_a_descent() {
+    let findings = vec![found("AMP501", "input", 3, 3), found("AMP302", "", 150, 199)];
+    assert_eq!(told(findings, &run(1)), ["AMP501 input", "AMP302"]);
+}
+
+#[test]
+fn onsets_are_known_to_the_distance_of_two_scans() {
+    let findings = || vec![found("AMP403", "", 100, 150), found("AMP303", "", 70, 199)];
+    assert_eq!(told(findings(), &run(1)).len(), 2);
+    assert_eq!(told(findings(), &run(40)).len(), 1);
+}
+
+#[test]
+fn a_root_is_as_grave_as_what_follows_from_it_and_information_explains_nothing_graver() {
+    let of = |severity| {
+        let findings = vec![Finding { severity, ..found("AMP302", "", 10, 60) }, found("AMP303", "", 40, 60)];
+        let mut roots = under_their_causes(findings, &run(1));
+        roots.iter_mut().for_each(weigh);
+        roots
+    };
+    assert_eq!(of(Severity::Warning).iter().map(|f| (f.code, f.severity)).collect::<Vec<_>>(), [("AMP302", Severity::Error)]);
+    assert_eq!(of(Severity::Info).len(), 2);
+}
+
+#[test]
+fn a_live_run_ends_with_the_diagnosis_of_its_recording() {
+    // The scale reaches its floor before the layer is scanned: then the floor is a finding, and afterwards a consequence.
+    let mut run = Scenario::new();
+    run.scaler_config(crate::observation::ScalerConfig { min_scale: Some(1.0), ..crate::rules::scale_simulation::settings(2000) });
+    run.steps(40, |s, i| {
+        let scale = 2f64.powi(16 - i as i32).max(1.0);
+        s.loss(1.0).skipped(scale, (scale / 2.0).max(1.0));
+        if i == 0 || i == 30 {
+            s.activation("head", "linear", F16, &[if i == 30 { f64::INFINITY } else { 1.0 }; 64]);
+            s.gradient("head", "linear", F16, &normal(64, 1.0, i));
+        } else {
+            s.tier(crate::observation::Tier::Off);
+        }
+    });
+    let (mut live, mut seen) = (Diagnosis::new(), BTreeSet::new());
+    for record in run.records() {
+        live.apply(record.clone());
+        seen.insert(live.findings().iter().map(|f| f.code).collect::<Vec<_>>());
+    }
+    assert!(seen.contains(&vec!["AMP303"]), "{seen:?}");
+    let mut replayed = Diagnosis::new();
+    run.records().iter().cloned().for_each(|record| replayed.apply(record));
+    assert_eq!(live.findings(), replayed.findings());
+    let roots: Vec<&str> = live.findings().iter().map(|f| f.code).collect();
+    assert_eq!(roots, ["AMP102"], "{:#?}", live.findings());
+    assert!(live.findings()[0].consequences.iter().any(|f| f.code == "AMP303"));
+}

@@ -44,12 +44,7 @@ struct Row {
     effects: &'static [&'static [&'static str]],
 }
 
-const fn row(
-    cause: &'static str,
-    place: Place,
-    time: Time,
-    effects: &'static [&'static [&'static str]],
-) -> Row {
+const fn row(cause: &'static str, place: Place, time: Time, effects: &'static [&'static [&'static str]]) -> Row {
     Row { cause, place, time, effects }
 }
 
@@ -72,8 +67,18 @@ const ROWS: &[Row] = {
         row("AMP602", Anywhere, Ever, &[&["AMP401", "AMP402"], NOT_LEARNING]),
         row("AMP603", Anywhere, Ever, &[&["AMP202", "AMP304"], FADING_GRADIENTS, SCALE_FALLS, NOT_LEARNING]),
         row("AMP604", Anywhere, Ever, &[&["AMP301", "AMP306"], FADING_GRADIENTS, SCALE_FALLS, NOT_LEARNING]),
-        row("AMP605", Anywhere, Ever, &[&["AMP403", "AMP701"], LARGE_ACTIVATIONS, &["AMP202"], SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),
-        row("AMP606", Anywhere, Ever, &[&["AMP403", "AMP701"], LARGE_ACTIVATIONS, &["AMP202"], SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),
+        row(
+            "AMP605",
+            Anywhere,
+            Ever,
+            &[&["AMP403", "AMP701"], LARGE_ACTIVATIONS, &["AMP202"], SCALE_FALLS, NOT_FINITE, NOT_LEARNING],
+        ),
+        row(
+            "AMP606",
+            Anywhere,
+            Ever,
+            &[&["AMP403", "AMP701"], LARGE_ACTIVATIONS, &["AMP202"], SCALE_FALLS, NOT_FINITE, NOT_LEARNING],
+        ),
         row("AMP607", Anywhere, Ever, &[&["AMP306", "AMP403", "AMP701", "AMP202"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP608", Anywhere, Ever, &[&["AMP306", "AMP403", "AMP701", "AMP202"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP609", Anywhere, Ever, &[&["AMP202"], FADING_GRADIENTS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),
@@ -85,20 +90,42 @@ const ROWS: &[Row] = {
         row("AMP405", Anywhere, Ever, &[&["AMP401", "AMP402", "AMP404", "AMP408"], NOT_LEARNING]),
         row("AMP401", Anywhere, Ever, &[&["AMP402", "AMP404", "AMP409"], NOT_LEARNING]),
         row("AMP402", Anywhere, Ever, &[&["AMP404", "AMP409"], NOT_LEARNING]),
-        row("AMP407", Anywhere, Ever, &[&["AMP403", "AMP701", "AMP202"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),
+        row(
+            "AMP407",
+            Anywhere,
+            Ever,
+            &[&["AMP403", "AMP701", "AMP202"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING],
+        ),
         row("AMP408", Anywhere, Ever, &[NOT_LEARNING]),
         row("AMP406", Anywhere, Ever, &[&["AMP702", "AMP704"]]),
         row("AMP404", Anywhere, Ever, &[&["AMP704"]]),
         row("AMP409", Anywhere, Ever, &[&["AMP704"]]),
         // Steps that are too large ruin the weights: what comes later comes of it. A jump of the loss is the same, less surely.
-        row("AMP403", Anywhere, Ever, &[&["AMP701", "AMP105", "AMP202", "AMP410"], LARGE_ACTIVATIONS, FADING_GRADIENTS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),
-        row("AMP701", Anywhere, While, &[&["AMP105", "AMP202", "AMP410"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, &["AMP702", "AMP704"]]),
+        row(
+            "AMP403",
+            Anywhere,
+            Ever,
+            &[
+                &["AMP701", "AMP105", "AMP202", "AMP410"],
+                LARGE_ACTIVATIONS,
+                FADING_GRADIENTS,
+                SCALE_FALLS,
+                NOT_FINITE,
+                NOT_LEARNING,
+            ],
+        ),
+        row(
+            "AMP701",
+            Anywhere,
+            While,
+            &[&["AMP105", "AMP202", "AMP410"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, &["AMP702", "AMP704"]],
+        ),
         row("AMP410", Onward, Ever, &[LARGE_ACTIVATIONS, NOT_FINITE]),
         // Forward: from the layer on, and whatever the loss then makes of it.
         row("AMP106", Onward, While, &[LARGE_ACTIVATIONS, &["AMP104", "AMP105", "AMP501"]]),
         row("AMP106", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS, &["AMP502", "AMP503", "AMP703"], NOT_LEARNING]),
-        row("AMP101", Onward, Ever, &[&["AMP101", "AMP102", "AMP103"]]),
-        row("AMP101", Onward, While, &[NOT_FINITE]),
+        row("AMP101", Here, Ever, &[&["AMP102", "AMP103"]]),
+        row("AMP101", Onward, While, &[LARGE_ACTIVATIONS, NOT_FINITE]),
         row("AMP102", Onward, While, &[&["AMP102", "AMP103", "AMP105", "AMP501"]]),
         row("AMP102", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS, &["AMP502", "AMP503", "AMP703"], NOT_LEARNING]),
         row("AMP104", Onward, While, &[&["AMP105"]]),
@@ -232,7 +259,9 @@ pub(super) fn under_their_causes(findings: Vec<Finding>, aggregate: &Aggregate) 
         }
     }
     let mut nested: Vec<Finding> = nested.into_iter().flatten().collect();
-    nested.iter_mut().for_each(|root| root.consequences.sort_by(|a, b| a.onset_step.cmp(&b.onset_step).then(a.code.cmp(b.code))));
+    nested
+        .iter_mut()
+        .for_each(|root| root.consequences.sort_by(|a, b| a.onset_step.cmp(&b.onset_step).then(a.code.cmp(b.code))));
     nested
 }
 

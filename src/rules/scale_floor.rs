@@ -58,7 +58,7 @@ impl Rule for ScaleFloor {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
@@ -178,8 +178,8 @@ fn remedy(aggregate: &Aggregate) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::observation::ScalerConfig;
     use crate::observation::scenario::{Scenario, normal};
+    use crate::observation::{ScalerConfig, Tier};
     use crate::rules::Severity;
     use crate::rules::scale_simulation::{SimulatedScaler, settings};
     use crate::rules::silence::{diagnose, found};
@@ -250,12 +250,20 @@ mod tests {
 
     #[test]
     fn a_ratchet_that_passes_1_is_told_once() {
-        let mut run = SimulatedScaler::new(settings(2000));
-        for i in 0..3000 {
-            run.step(i % 50 == 20);
-            assert!(run.check(&ScaleFloor).is_none(), "step {i}");
-        }
-        assert!(run.scale < 1.0);
+        let mut run = Scenario::new();
+        let mut scale = 65536.0;
+        run.scaler_config(settings(2000)).steps(1500, |s, i| {
+            s.loss(1.0).tier(Tier::Light);
+            if i % 50 == 20 {
+                s.skipped(scale, scale / 2.0);
+                scale /= 2.0;
+            } else {
+                s.applied(scale);
+            }
+        });
+        let d = diagnose(&run);
+        assert_eq!(found(&d), ["AMP302"]);
+        assert_eq!(d.findings()[0].consequences.iter().map(|f| f.code).collect::<Vec<_>>(), ["AMP303"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Runs that must stay silent: every kind that healthy training is made of.
 
-use super::{Diagnosis, Health};
+use super::{Diagnosis, Finding, Health};
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
 use crate::scan::Dtype::{self, Bf16, F16, F32};
 
@@ -14,6 +14,11 @@ pub(super) fn diagnose(run: &Scenario) -> Diagnosis {
 /// The codes that were found, in the order of the findings.
 pub(super) fn found(diagnosis: &Diagnosis) -> Vec<&'static str> {
     diagnosis.findings().iter().map(|f| f.code).collect()
+}
+
+/// The first finding of this code, whether it stands on its own or follows from another.
+pub(super) fn first<'a>(diagnosis: &'a Diagnosis, code: &str) -> Option<&'a Finding> {
+    diagnosis.findings().iter().flat_map(Finding::with_consequences).find(|f| f.code == code)
 }
 
 const LAYERS: [&str; 4] = ["fc1", "fc2", "fc3", "fc4"];

@@ -359,3 +359,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_follows_from_a_finding_stands_under_it_and_on_its_own_layer() {
+    let mut found = underflow();
+    let mut follower = found.remove(1);
+    follower.layer = "head".into();
+    found[0].consequences.push(follower);
+    let text = screen(LARGE, found.clone(), live(Fault::None));
+    assert!(text.contains("1 error  1 more that follow"), "{text}");
+    assert!(text.contains("follows: W AMP201 gradient-underflow  head"), "{text}");
+    let page = screen(LARGE, found.clone(), then(live(Fault::None), [Act::Key(KeyCode::Tab), ENTER]));
+    assert!(page.contains("What follows from it"), "{page}");
+    let head = (0..6)
+        .map(|n| screen(LARGE, found.clone(), then(live(Fault::None), [vec![key('j'); n], vec![ENTER]].concat())));
+    assert!(head.into_iter().any(|layer| layer.contains("follows from: AMP201 gradient-underflow")));
+}

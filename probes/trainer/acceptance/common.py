@@ -21,9 +21,19 @@ def brief(finding):
     return f"{finding['code']} {finding['layer'] or 'run'} @{finding['onset_step']} ({finding['severity']})"
 
 
+def everything(findings):
+    """The findings, each before those that follow from it."""
+    return [found for root in findings for found in (root, *root["consequences"])]
+
+
 def listed(findings):
-    """Findings in a line."""
-    return "; ".join(brief(finding) for finding in findings) or "none"
+    """Findings in a line, what follows from one in brackets behind it."""
+
+    def one(finding):
+        follows = ", ".join(brief(consequence) for consequence in finding["consequences"])
+        return brief(finding) + (f" [{follows}]" if follows else "")
+
+    return "; ".join(one(finding) for finding in findings) or "none"
 
 
 def doubts(report):

@@ -3,7 +3,7 @@
 import shutil
 from typing import NamedTuple
 
-from .common import brief, doubts, listed, settings
+from .common import brief, doubts, everything, listed, settings
 from .programs import RECORDING, require
 
 # Where a fault comes in the middle of a run, and how long a run goes on with it.
@@ -104,9 +104,10 @@ def _check(name, fault, model, seed, layer):
 
 def judge(findings, codes, layer, step, within):
     """What was found of a fault of `step` on; `Unmet` unless it is one of the codes, at the layer if there is one, in time."""
-    early = [finding for finding in findings if finding["onset_step"] < step]
+    told = everything(findings)
+    early = [finding for finding in told if finding["onset_step"] < step]
     require(not early, f"found before the fault was planted: {listed(early)}")
-    named = [finding for finding in findings if finding["code"] in codes]
+    named = [finding for finding in told if finding["code"] in codes]
     right = [finding for finding in named if layer is None or finding["layer"] == layer]
     wanted = " or ".join(codes)
     require(right, f"no {wanted} at {layer or 'any layer'}, but: {listed(findings)}")

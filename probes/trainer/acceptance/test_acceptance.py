@@ -19,7 +19,7 @@ from acceptance.store import Store
 
 
 def finding(code="AMP201", layer="fc1", onset=100):
-    return {"code": code, "layer": layer, "onset_step": onset, "severity": "error"}
+    return {"code": code, "layer": layer, "onset_step": onset, "severity": "error", "consequences": []}
 
 
 class InAFolder(unittest.TestCase):
@@ -67,6 +67,10 @@ class Judged(unittest.TestCase):
         self.fails([finding(code="AMP501")], "no AMP201 or AMP307 at fc1")
         self.fails([finding(onset=111)], "only 11 steps after")
         self.fails([finding(onset=99)], "before the fault was planted")
+
+    def test_what_follows_from_another_finding_is_found_too(self):
+        root = finding(code="AMP102", onset=101) | {"consequences": [finding(onset=102)]}
+        self.assertEqual(judge([root], ("AMP201",), "fc1", 100, 10)["late"], 2)
 
     def test_blaming_another_layer_first_fails(self):
         self.fails([finding(layer="fc3"), finding()], "AMP201 fc3 @100 .* comes before fc1")

@@ -3,7 +3,7 @@
 mod common;
 
 use ampdoctor::observation::EndReason;
-use common::{Run, assert_silent, findings};
+use common::{Run, assert_silent, everything, findings};
 
 const STEP: u64 = 40;
 const ONSET_WITHIN: u64 = 10;
@@ -47,13 +47,13 @@ fn finds(fault: &str, code: &str, layer: Option<&str>, arguments: &str) {
     run.train(&format!("{arguments} --steps 80 --fault {fault}"));
     let (diagnosis, _) = run.diagnose();
     let all = findings(&diagnosis);
-    let first = diagnosis.findings().iter().find(|f| f.code == code);
+    let first = everything(&diagnosis).find(|f| f.code == code);
     let first = first.unwrap_or_else(|| panic!("{fault}, {arguments}: no {code} in {all:?}"));
     if let Some(layer) = layer {
         assert_eq!(first.layer, layer, "{fault}, {arguments}: {all:?}");
     }
     assert!((STEP..=STEP + ONSET_WITHIN).contains(&first.onset_step), "{fault}, {arguments}: {all:?}");
-    assert!(diagnosis.findings().iter().all(|f| f.onset_step >= STEP), "{fault}, {arguments}: {all:?}");
+    assert!(everything(&diagnosis).all(|f| f.onset_step >= STEP), "{fault}, {arguments}: {all:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Run, findings};
+use common::{Run, everything, findings};
 
 /// Trains with a fault from step `at` on; what was found of it must be `code`, begin within so many steps, and nothing may begin before.
 fn finds(code: &str, fault: &str, at: u64, within: u64, arguments: &str) {
@@ -10,10 +10,10 @@ fn finds(code: &str, fault: &str, at: u64, within: u64, arguments: &str) {
     run.train(&format!("{arguments} --fault {fault}@{at}"));
     let (diagnosis, _) = run.diagnose();
     let all = findings(&diagnosis);
-    let first = diagnosis.findings().iter().filter(|f| f.code == code).map(|f| f.onset_step).min();
+    let first = everything(&diagnosis).filter(|f| f.code == code).map(|f| f.onset_step).min();
     let first = first.unwrap_or_else(|| panic!("{fault}, {arguments}: no {code} in {all:?}"));
     assert!((at..=at + within).contains(&first), "{fault}, {arguments}: {all:?}");
-    assert!(diagnosis.findings().iter().all(|f| f.onset_step >= at), "{fault}, {arguments}: {all:?}");
+    assert!(everything(&diagnosis).all(|f| f.onset_step >= at), "{fault}, {arguments}: {all:?}");
 }
 
 #[test]

@@ -160,7 +160,11 @@ impl<'a> FindingDocument<'a> {
             evidence: EvidenceMap(&finding.evidence),
             explanation: &finding.explanation,
             remedy: RemedyDocument::of(&finding.remedy),
-            consequences: finding.consequences.iter().map(|item| Self::of(&Attributed { rank: of.rank, item })).collect(),
+            consequences: finding
+                .consequences
+                .iter()
+                .map(|item| Self::of(&Attributed { rank: of.rank, item }))
+                .collect(),
         }
     }
 }

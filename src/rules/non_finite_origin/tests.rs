@@ -2,7 +2,7 @@
 
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
 use crate::observation::{Probe, Sampling, Tier};
-use crate::rules::silence::{diagnose, found};
+use crate::rules::silence::{diagnose, first, found};
 use crate::rules::{Diagnosis, Finding};
 use crate::scan::Dtype::{self, Bf16, F16, F32};
 
@@ -262,7 +262,7 @@ fn a_pole_in_a_net_with_a_causal_mask_is_not_blamed_on_the_mask() {
             }
         });
         let d = diagnose(&run);
-        let f = d.findings().iter().find(|f| f.code == "AMP501").unwrap();
+        let f = first(&d, "AMP501").unwrap();
         assert_eq!((f.layer.as_str(), f.operator.as_str()), ("up", operator));
         assert!(f.remedy.text.contains(advice) && !f.explanation.contains("a mask wrote"), "{f:#?}");
     }

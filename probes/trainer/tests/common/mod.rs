@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use ampdoctor::aggregate::Aggregate;
 use ampdoctor::recording::{Integrity, Recording};
-use ampdoctor::rules::{Diagnosis, Health};
+use ampdoctor::rules::{Diagnosis, Finding, Health};
 use serde_json::Value;
 
 /// A run directory that is removed at the end of the test.
@@ -74,9 +74,14 @@ fn diagnose(run: &Path) -> (Diagnosis, Integrity) {
     (diagnosis, records.integrity().clone())
 }
 
+/// Every finding, whether it stands on its own or follows from another.
+pub fn everything(diagnosis: &Diagnosis) -> impl Iterator<Item = &Finding> {
+    diagnosis.findings().iter().flat_map(Finding::with_consequences)
+}
+
 /// Every finding in one line each, for the message of a failed test.
 pub fn findings(diagnosis: &Diagnosis) -> Vec<String> {
-    diagnosis.findings().iter().map(|f| format!("{} {} @{}", f.code, f.layer, f.onset_step)).collect()
+    everything(diagnosis).map(|f| format!("{} {} @{}", f.code, f.layer, f.onset_step)).collect()
 }
 
 /// Fails unless the run is healthy and nothing at all was found.

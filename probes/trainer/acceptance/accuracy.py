@@ -1,7 +1,7 @@
 """FP16 learns as well as FP32."""
 
-from .common import settings
-from .programs import require
+from harness.programs import require
+from harness.runs import settings
 
 STEPS = 300
 LEAST_ACCURACY = 0.95

@@ -3,8 +3,8 @@
 import shutil
 from typing import NamedTuple
 
-from .common import brief, doubts, everything, listed, settings
-from .programs import RECORDING, require
+from harness.programs import RECORDING, require
+from harness.runs import CEILING, brief, doubts, everything, listed, settings
 
 # Where a fault comes in the middle of a run, and how long a run goes on with it.
 FAULT_STEP = {"mlp": 100, "conv": 100, "transformer": 40}
@@ -12,8 +12,6 @@ STEPS = {"mlp": 200, "conv": 200, "transformer": 100}
 # A value that is wrong is found at once; a scale that behaves wrongly, within a few of its intervals.
 ONSET_WITHIN = 10
 INTERVALS = 3
-# The scale at which a model's gradients begin to overflow: with it the search for it, which is no fault, is over.
-CEILING = {"mlp": 2**19, "conv": 2**19, "transformer": 2**20}
 
 
 class Fault(NamedTuple):
@@ -32,14 +30,8 @@ class Fault(NamedTuple):
     optimizer: str = "adam"
 
 
-# Faults of one layer; the layers of the transformer that give FP16 are its products.
+# Faults of one layer.
 IN_LAYERS = {"underflow": "AMP201", "overflow": "AMP102", "nan": "AMP501"}
-LAYERS = {
-    "mlp": ("fc1", "fc2", "fc3"),
-    "conv": ("conv1", "bn1", "conv2", "bn2", "fc1", "fc2"),
-    "transformer": ("block.0.attn.qkv", "block.0.mlp.down", "block.1.attn.out", "block.1.mlp.up"),
-}
-MIDDLE = {"mlp": "fc2", "conv": "conv2", "transformer": "block.0.mlp.up"}
 
 # A dozen skips, of which the interval brings one every eleven steps.
 MANY_SKIPS = {"mlp": 300, "conv": 300, "transformer": 240}

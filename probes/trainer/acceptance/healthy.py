@@ -2,16 +2,9 @@
 
 import shutil
 
-from .common import doubts, listed, settings
-from .programs import require
+from harness.programs import require
+from harness.runs import CONVERGENCE, doubts, listed, settings
 
-# How long each model trains, and below which loss it has converged. The digits are known by heart then; the characters are as well
-# foretold as this transformer ever does in so few steps, and its learning rate has fallen to zero.
-CONVERGENCE = {
-    "mlp": (800, 0.05, ()),
-    "conv": (600, 0.05, ()),
-    "transformer": (800, 2.2, ("--schedule", "warmup-cosine")),
-}
 # Examples one by one give gradients of which every one is different; a lower rate than with 64, or nothing is learned.
 SINGLES = {"mlp": 3000, "conv": 3000, "transformer": 1000}
 SINGLES_RATE = "0.0005"

@@ -2,8 +2,8 @@
 
 import shutil
 
-from .common import settings
-from .programs import require
+from harness.programs import require
+from harness.runs import settings
 
 STEPS = {"mlp": 100, "conv": 100, "transformer": 30}
 # What real loops do besides: each is run in every precision that has a scaler or FP32 copies.

@@ -2,9 +2,10 @@
 
 from itertools import product
 
+from harness.runs import LAYERS, MIDDLE, MODELS, OPTIMIZERS, PRECISIONS, PURE, SEEDS
+
 from .accuracy import accuracy
-from .common import MODELS, OPTIMIZERS, PRECISIONS, PURE, SEEDS
-from .faults import IN_LAYERS, IN_RUN, LAYERS, MIDDLE, in_layer, in_run
+from .faults import IN_LAYERS, IN_RUN, in_layer, in_run
 from .healthy import healthy, singles, variant
 from .identity import EXTRAS, identity
 from .killed import killed

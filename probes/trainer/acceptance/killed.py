@@ -6,8 +6,8 @@ import signal
 import struct
 import time
 
-from .common import MODELS, PRECISIONS, settings
-from .programs import RECORDING, require, wait_for
+from harness.programs import RECORDING, require, wait_for
+from harness.runs import MODELS, PRECISIONS, settings
 
 
 def killed(number):

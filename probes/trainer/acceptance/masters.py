@@ -4,8 +4,8 @@ import math
 import shutil
 import statistics
 
-from .common import everything, listed, settings
-from .programs import require
+from harness.programs import require
+from harness.runs import everything, listed, settings
 
 WITHIN = 0.01
 # Two runs of one seed part by chance as they learn; a rate that falls to zero and a mean over seeds leave 0.3 % of that.

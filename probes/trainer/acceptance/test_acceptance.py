@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from acceptance import __main__ as command
 from acceptance import items, killed
 from acceptance.faults import IN_RUN, judge
-from acceptance.programs import Unmet
-from acceptance.store import Store
+from harness.programs import Unmet
+from harness.store import Store
 
 
 def finding(code="AMP201", layer="fc1", onset=100):

@@ -14,18 +14,18 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.fingerprint = _fingerprint(programs)
 
-    def finished(self, name):
-        """The result of an item that passed with these very programs, or None."""
+    def finished(self, name, key=""):
+        """The result of an item that passed with these very programs and this key, or None."""
         try:
             result = json.loads(self._path(name).read_text())
         except (OSError, ValueError):
             return None
-        same = result.get("programs") == self.fingerprint
+        same = (result.get("programs"), result.get("key", "")) == (self.fingerprint, key)
         return result if same and result.get("ok") is True else None
 
-    def keep(self, name, result):
+    def keep(self, name, result, key=""):
         """Writes the result aside and renames it: an interrupt leaves the old one or the new one."""
-        text = json.dumps(dict(result, programs=self.fingerprint), indent=1)
+        text = json.dumps(dict(result, programs=self.fingerprint, key=key), indent=1)
         aside = self._path(name).with_suffix(".new")
         aside.write_text(text + "\n")
         os.replace(aside, self._path(name))

@@ -1,4 +1,4 @@
-"""What all items share: the models, the settings of a run, and how a report is read."""
+"""What all runs share: the models, the settings of a run, and how a report is read."""
 
 MODELS = ("mlp", "conv", "transformer")
 PRECISIONS = ("fp32", "bf16", "fp16", "fp16-masters", "bf16-masters")
@@ -6,6 +6,22 @@ PURE = ("fp16-pure", "bf16-pure")
 SEEDS = (0, 1, 2)
 # The transformer learns with Adam; SGD needs a hundred times the steps.
 OPTIMIZERS = {"mlp": ("sgd", "adam", "adamw"), "conv": ("sgd", "adam", "adamw"), "transformer": ("adam",)}
+# Layers that a fault is planted in; those of the transformer that give FP16 are its products.
+LAYERS = {
+    "mlp": ("fc1", "fc2", "fc3"),
+    "conv": ("conv1", "bn1", "conv2", "bn2", "fc1", "fc2"),
+    "transformer": ("block.0.attn.qkv", "block.0.mlp.down", "block.1.attn.out", "block.1.mlp.up"),
+}
+MIDDLE = {"mlp": "fc2", "conv": "conv2", "transformer": "block.0.mlp.up"}
+# The scale at which a model's gradients begin to overflow: with it the search for it, which is no fault, is over.
+CEILING = {"mlp": 2**19, "conv": 2**19, "transformer": 2**20}
+# How long each model trains, and below which loss it has converged. The digits are known by heart then; the characters are as well
+# foretold as this transformer ever does in so few steps, and its learning rate has fallen to zero.
+CONVERGENCE = {
+    "mlp": (800, 0.05, ()),
+    "conv": (600, 0.05, ()),
+    "transformer": (800, 2.2, ("--schedule", "warmup-cosine")),
+}
 
 
 def settings(model, precision, optimizer, seed, steps):

@@ -43,9 +43,28 @@ class Programs:
 
     def train(self, *arguments):
         """Trains, and returns the summary."""
+        summary, said = self.try_to_train(*arguments)
+        require(summary is not None, f"the trainer failed: {said}")
+        return summary
+
+    def try_to_train(self, *arguments):
+        """Trains; the summary, or None and the last line on standard error where the trainer gave up."""
         done = self._run([self.trainer, *arguments, "--summary", "json"])
-        require(done.returncode == 0, f"the trainer failed ({done.returncode}): {_last_line(done.stderr)}")
-        return json.loads(done.stdout.splitlines()[-1])
+        if done.returncode != 0:
+            return None, _last_line(done.stderr)
+        return json.loads(done.stdout.splitlines()[-1]), ""
+
+    def faults(self):
+        """The names of the faults that the trainer can plant."""
+        done = self._run([self.trainer, "--list-faults"])
+        require(done.returncode == 0, f"the trainer lists no faults ({done.returncode}): {_last_line(done.stderr)}")
+        return {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+
+    def flags(self):
+        """The trainer's flags, as its help names them."""
+        done = self._run([self.trainer, "--help"])
+        require(done.returncode == 0, f"the trainer has no help ({done.returncode}): {_last_line(done.stderr)}")
+        return {word for word in done.stdout.split() if word.startswith("--")}
 
     def start(self, *arguments):
         """Starts the trainer and returns the process."""
@@ -56,6 +75,7 @@ class Programs:
     def check(self, run):
         """Exit status and report of `ampdoctor check`."""
         report = run / "report.json"
+        report.unlink(missing_ok=True)
         done = self._run([self.doctor, "check", run, "--report", report])
         require(report.exists(), f"check wrote no report ({done.returncode}): {_last_line(done.stderr)}")
         return done.returncode, json.loads(report.read_text())

@@ -1,0 +1,108 @@
+"""The table of faults. A new case is one row.
+
+A row says what a person sees, how it is planted and what the doctor has to say: the code, and the layer where a layer is to blame.
+`trials` makes runs of it. A row whose fault the trainer does not know is left out, and the page says so.
+"""
+
+from typing import NamedTuple
+
+from harness.runs import CEILING, LAYERS, MODELS
+
+# A fault that comes in the middle waits until the model has learned something.
+MIDDLE = {"mlp": 80, "conv": 60, "transformer": 30}
+START = {model: 0 for model in MODELS}
+STEPS = {"mlp": 160, "conv": 120, "transformer": 70}
+# A dozen skips, of which an interval of ten brings one every eleven steps.
+MANY_SKIPS = {"mlp": 280, "conv": 260, "transformer": 200}
+# Bad batches of 5 %: as many as tell them from bad luck.
+LONG = {"mlp": 800, "conv": 600, "transformer": 600}
+# Steps within which a fault that is visible at once must be found.
+AT_ONCE = 20
+
+# The transformer learns with Adam; SGD needs a hundred times the steps.
+ANY_OPTIMIZER = {"mlp": ("adam", "sgd", "adamw"), "conv": ("sgd", "adamw", "adam"), "transformer": ("adam", "adamw")}
+ADAM = {model: ("adam",) for model in MODELS}
+ADAMS = {model: ("adam", "adamw") for model in MODELS}
+ADAMW = {model: ("adamw",) for model in MODELS}
+SGD = {model: ("sgd",) for model in MODELS}
+
+# What stands where a layer of a finding is judged: the planted one, none (the run as a whole), or whichever.
+PLANTED, RUN, ANY = "planted", "run", "any"
+# How the printed remedy meets the fault: it takes the place of the setting that is the fault, or is set beside a fault that stays.
+REPLACES, BESIDE = "replaces", "beside"
+
+
+class Case(NamedTuple):
+    """A fault: what is seen of it, how it is planted, what must be said."""
+
+    name: str
+    sees: str
+    codes: tuple
+    # The trainer's fault, without step and layer; empty where `arguments` are the fault.
+    fault: str = ""
+    arguments: tuple = ()
+    # Arguments that hold with and without the fault, by model.
+    around: dict = {}
+    models: tuple = MODELS
+    precisions: tuple = ("fp16",)
+    optimizers: dict = ANY_OPTIMIZER
+    # The layers it is planted in, one after the other, by model; none for a fault of the run.
+    layers: dict = {}
+    layer: str = RUN
+    at: dict = START
+    steps: dict = STEPS
+    # Steps from the onset within which it must be found; None: within the run.
+    within: int = None
+    cure: str = ""
+
+
+def _ceiling(interval):
+    """The scale is at its ceiling from the start: the search for it, which is no fault, is over."""
+    return {model: ("--init-scale", CEILING[model], "--growth-interval", interval) for model in MODELS}
+
+
+AT_CEILING = _ceiling(2000)
+
+CASES = (
+    Case("underflow", "the gradient of one layer is too small for FP16; the layers before it learn nothing", ("AMP201",),
+         "underflow", layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("overflow", "one layer's output is beyond 65504: the loss is infinite, every step is skipped", ("AMP102",),
+         "overflow", layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("nan", "one operator makes a NaN; the loss is NaN from then on", ("AMP501",), "nan", layers=LAYERS, layer=PLANTED,
+         at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp32", "bf16", "fp16-masters", "bf16-masters")),
+    Case("underflow-run", "the loss scale falls to next to nothing and stays", ("AMP307", "AMP201"), "underflow",
+         arguments=(), at=MIDDLE, within=AT_ONCE, layers={model: ("",) for model in MODELS}),
+    Case("scale-low", "a static loss scale at which all gradients vanish", ("AMP307",), "scale-low", within=AT_ONCE,
+         precisions=("fp16", "fp16-masters"), cure=REPLACES),
+    Case("scale-low-2^-12", "a static loss scale that is too low, and not by far", ("AMP307",),
+         arguments=("--static-scale", 2.0**-12), precisions=("fp16", "fp16-masters"), cure=REPLACES),
+    Case("scale-high", "a static loss scale at which gradients overflow: no step is applied", ("AMP307",), "scale-high",
+         within=AT_ONCE, precisions=("fp16", "fp16-masters"), cure=REPLACES),
+    Case("no-scaler", "FP16 without a loss scale: the loss goes flat early", ("AMP308",), "no-scaler", within=AT_ONCE,
+         models=("mlp", "conv"), cure=REPLACES),
+    Case("short-interval", "the scale goes up and down for ever, every eleventh step is skipped", ("AMP301",), "short-interval",
+         around=AT_CEILING, at=MIDDLE, steps=MANY_SKIPS, precisions=("fp16", "fp16-masters"), cure=REPLACES),
+    Case("growth-interval-10", "a growth interval of 10 from the start", ("AMP301",), arguments=("--growth-interval", 10),
+         around={model: ("--init-scale", CEILING[model]) for model in MODELS}, steps=MANY_SKIPS,
+         precisions=("fp16", "fp16-masters"), cure=REPLACES),
+    Case("bad-batches", "a batch in twenty gives a NaN gradient: the scale falls for days", ("AMP302",), "bad-batches=0.05",
+         around={model: ("--growth-interval", 100) for model in MODELS}, steps=LONG, precisions=("fp16", "fp16-masters")),
+    Case("bad-batches-unscaled", "half of the batches give a NaN", ("AMP501",), "bad-batches=0.5", at=MIDDLE, within=AT_ONCE,
+         precisions=("fp16", "bf16", "bf16-masters")),
+    Case("lr-high", "the learning rate is raised a hundredfold: the weights are thrown about", ("AMP403",), "lr-high", at=MIDDLE,
+         within=AT_ONCE, precisions=("fp16", "fp32", "bf16-masters"), optimizers=ADAM, cure=REPLACES),
+    Case("dead-updates", "a model in 16 bits without FP32 copies: nothing is NaN, and nothing trains", ("AMP401",), "dead-updates",
+         precisions=("fp16-pure", "bf16-pure"), optimizers=SGD, cure=REPLACES),
+    Case("lost-decay", "the weight decay of AdamW is rounded away in BF16", ("AMP404",), "lost-decay", precisions=("bf16-pure",),
+         optimizers=ADAMW, cure=REPLACES),
+    Case("vanishing-eps", "Adam on FP16 weights: they are NaN after the first step", ("AMP407",), "vanishing-eps",
+         precisions=("fp16-pure",), optimizers=ADAM, within=AT_ONCE, cure=REPLACES),
+    Case("model-changed", "something sets the weights of the model; the next step of the FP32 copies undoes it", ("AMP405",),
+         "model-changed", at=MIDDLE, within=AT_ONCE, precisions=("fp16-masters", "bf16-masters"), layer=ANY),
+    Case("masters-unused", "the optimizer holds the model's parameters, their gradients were moved to the copies", ("AMP405",),
+         "masters-unused", at=MIDDLE, within=AT_ONCE, precisions=("bf16-masters",), layer=ANY),
+    Case("masters-bypassed", "the optimizer steps the model, and writing the copies back undoes it", ("AMP405",),
+         "masters-bypassed", at=MIDDLE, within=AT_ONCE, precisions=("bf16-masters",), layer=ANY),
+    Case("masters-unwritten", "the copies are stepped and never written back", ("AMP405",), "masters-unwritten", at=MIDDLE,
+         within=AT_ONCE, precisions=("fp16-masters", "bf16-masters"), layer=ANY),
+)

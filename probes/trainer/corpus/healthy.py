@@ -1,0 +1,65 @@
+"""Runs that are well: whatever the doctor says of them is a false alarm."""
+
+import shutil
+from itertools import product
+
+from harness.pool import Item
+from harness.runs import CONVERGENCE, MODELS, OPTIMIZERS, PRECISIONS, brief, settings
+
+from .judge import counts
+
+# How a run is watched: every step, and as the library does unless told otherwise.
+WATCHED = {"every-1": ("--every", 1), "budget": ("--budget", "2%")}
+# Above this share of skipped steps a scaler that thrashes is a right finding.
+SKIPS_ALLOWED = 0.02
+# What real loops do besides, where it is no finding; each to convergence of the mlp, the others shorter.
+VARIANTS = {
+    "accumulate": ("--accumulate", 4, "--batch", 16),
+    "clip": ("--clip", 1),
+    "schedule": ("--schedule", "warmup-cosine"),
+    "evaluate": ("--eval-every", 10),
+    "calibration": ("--init-scale", 2**24),
+    "probing": ("--growth-interval", 100),
+    "static": ("--static-scale", 1024),
+}
+VARIANT_STEPS = {"mlp": 500, "conv": 250, "transformer": 120}
+
+
+def healthy_items(seeds, flags):
+    """The healthy set: to convergence in every model, optimizer and precision, then the variants; each watched in both ways."""
+    for model, precision, seed in product(MODELS, PRECISIONS, seeds[:2]):
+        for optimizer in OPTIMIZERS[model]:
+            steps, loss, extra = CONVERGENCE[model]
+            arguments = (*settings(model, precision, optimizer, seed, steps), *extra)
+            yield from _watched("converged", f"{model}-{precision}-{optimizer}-{seed}", arguments, loss)
+    for model, precision, (what, extra) in product(MODELS, ("fp16", "fp16-masters"), VARIANTS.items()):
+        if extra[0] in flags:
+            arguments = (*settings(model, precision, "adam", seeds[-1], VARIANT_STEPS[model]), *extra)
+            yield from _watched("variant", f"{model}-{precision}-{what}", arguments, None)
+
+
+def _watched(group, name, arguments, loss):
+    for way, how in WATCHED.items():
+        yield Item(group, f"{group}-{name}-{way}", _check(f"{group}-{name}-{way}", arguments + how, way, loss), repr((arguments, how)))
+
+
+def _check(name, arguments, way, loss_below):
+    def check(programs):
+        run = programs.new_run(name)
+        summary = programs.train(*arguments, "--run", run)
+        _, report = programs.check(run)
+        shutil.rmtree(run)
+        found = [finding for finding in report["findings"] if counts(finding, ())]
+        outcome = {
+            "way": way,
+            "findings": [brief(finding) for finding in found],
+            "remarks": sorted({finding["code"] for finding in report["findings"] if finding not in found}),
+            "health": report["verdict"]["health"],
+            "unsure": sorted({doubt["code"] for doubt in report["doubts"]}),
+            "loss": summary["loss"],
+            "converged": loss_below is None or float(summary["loss"]) < loss_below,
+            "skipped": summary["skips"] / summary["steps"],
+        }
+        return dict(outcome, right=not found, said="; ".join(outcome["findings"]) or "silent")
+
+    return check

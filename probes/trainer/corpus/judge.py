@@ -1,0 +1,75 @@
+"""What was found, against what was planted. Functions of a report and a trial; nothing runs here."""
+
+from harness.runs import brief
+
+NONE, UNSURE = "none", "unsure"
+
+
+def is_right(trial):
+    """Whether a finding is the one that has to be made: its code, at its layer."""
+    named = trial.named()
+    return lambda finding: finding["code"] in trial.case.codes and named in (None, finding["layer"])
+
+
+def judged(trial, report, stood):
+    """The outcome of a run: what was named first, whether it is right, how many steps after the onset it stood, and what else was said."""
+    roots = [finding for finding in report["findings"] if counts(finding, trial.case.codes)]
+    right = [finding for finding in roots if is_right(trial)(finding)]
+    steps = None if stood is None else stood - trial.onset
+    early = [finding for finding in roots if finding["onset_step"] < trial.onset]
+    faults = _faults(trial, roots, right, steps, early)
+    return {
+        "case": trial.case.name,
+        "model": trial.model,
+        "precision": trial.precision,
+        "optimizer": trial.optimizer,
+        "seed": trial.seed,
+        "expected": list(trial.case.codes),
+        "layer": trial.named(),
+        "onset": trial.onset,
+        "found": _named(report, roots, trial.case.codes),
+        "found_layer": roots[0]["layer"] if roots else None,
+        "coded": any(finding["code"] in trial.case.codes for finding in roots),
+        "right": bool(right),
+        "steps": steps,
+        "within": trial.case.within,
+        "besides": [brief(finding) for finding in roots if finding not in right],
+        "unsure": sorted({doubt["code"] for doubt in report["doubts"]}),
+        "set": remedy_set(right[0]) if right else {},
+        "evidence": right[0]["evidence"] if right else {},
+        "faults": faults,
+        "said": "; ".join(faults) or f"{right[0]['code']} after {steps} steps",
+    }
+
+
+def counts(finding, codes):
+    """Whether a finding is a diagnosis: a remark of the level info is one only where it is asked for."""
+    return finding["severity"] != "info" or finding["code"] in codes
+
+
+def remedy_set(finding):
+    """The settings that a finding's remedy names."""
+    remedy = finding["remedy"]
+    return remedy.get("set") or {} if isinstance(remedy, dict) else {}
+
+
+def _named(report, roots, codes):
+    """The code named first; where the right one stands, it is that one, if nothing graver comes before it."""
+    if roots:
+        return roots[0]["code"]
+    return UNSURE if any(doubt["code"] in codes for doubt in report["doubts"]) else NONE
+
+
+def _faults(trial, roots, right, steps, early):
+    said = "; ".join(brief(finding) for finding in roots) or "nothing"
+    wanted = f"{' or '.join(trial.case.codes)} at {trial.named() or 'the run' if trial.named() is not None else 'any layer'}"
+    faults = []
+    if not right:
+        faults.append(f"no {wanted}, but {said}")
+    elif roots[0] not in right:
+        faults.append(f"{brief(roots[0])} comes before {wanted}")
+    if early:
+        faults.append(f"before the fault: {'; '.join(brief(finding) for finding in early)}")
+    if right and trial.case.within is not None and (steps is None or steps > trial.case.within):
+        faults.append(f"{wanted} stood only after {steps} steps")
+    return faults

@@ -1,0 +1,2 @@
+def written(*a): return ""
+def short(items, results): return ""

@@ -1,0 +1,32 @@
+"""The runs of the corpus: a trial is trained, judged, and cut to find when its finding first stood."""
+
+import shutil
+
+from harness.programs import RECORDING, require
+
+from .detection import asked, first_stood
+from .frames import Recording
+from .judge import is_right, judged
+
+
+def trial_check(trial):
+    """A check of a trial for the pool."""
+
+    def check(programs):
+        run = programs.new_run(trial.name)
+        summary, gave_up = programs.try_to_train(*trial.arguments(), "--every", 1, "--run", run)
+        require((run / RECORDING).exists(), f"nothing was recorded: {gave_up}")
+        require(b"fault" not in (run / RECORDING).read_bytes(), "the recording knows of the fault")
+        _, report = programs.check(run)
+        outcome = judged(trial, report, _stood(programs, run, trial, report))
+        shutil.rmtree(run)
+        return dict(outcome, loss=summary["loss"] if summary else None, gave_up=gave_up)
+
+    return check
+
+
+def _stood(programs, run, trial, report):
+    if not any(is_right(trial)(finding) for finding in report["findings"]):
+        return None
+    stands = asked(programs, run / "cut", is_right(trial))
+    return first_stood(Recording(run / RECORDING), trial.onset, stands)

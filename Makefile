@@ -12,7 +12,7 @@ WITH_TORCH := LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PAT
 export PYTHONDONTWRITEBYTECODE := 1
 .DEFAULT_GOAL := help
 .PHONY: help demo viewer build libtorch test lint fmt python-tests viewer-tests clippy doc-lint torch-tests \
-	acceptance bench docs clean
+	acceptance corpus fixtures bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,12 @@ torch-tests: build
 acceptance: build ## the long checks; stopped, it goes on where it was
 	@$(PYTHON) probes/trainer/acceptance --bin "$(BIN)"
 
+corpus: build ## judge the doctor on faulty and on healthy runs, into docs/diagnosis.md; stopped, it goes on where it was
+	@$(PYTHON) probes/trainer/corpus --bin "$(BIN)" --page docs/diagnosis.md
+
+fixtures: build ## renew fixtures/corpus, the small recordings that `make test` replays
+	@$(PYTHON) probes/trainer/corpus --bin "$(BIN)" --fixtures fixtures/corpus
+
 bench: build ## what the doctor costs, and how fast the scan is
 	cargo bench --bench scan
 	$(WITH_TORCH) "$(BIN)/ampdoctor-bench"
@@ -67,4 +73,4 @@ docs: build ## the documentation of the API, in target/doc
 
 clean: ## remove what was built and recorded; LibTorch stays
 	cargo clean
-	rm -rf runs acceptance
+	rm -rf runs acceptance corpus

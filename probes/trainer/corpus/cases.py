@@ -46,6 +46,8 @@ class Case(NamedTuple):
     models: tuple = MODELS
     precisions: tuple = ("fp16",)
     optimizers: dict = ANY_OPTIMIZER
+    # Codes that may come first beside the right one: faults that the same setting brings.
+    beside: tuple = ()
     # The layers it is planted in, one after the other, by model; none for a fault of the run.
     layers: dict = {}
     layer: str = RUN
@@ -86,15 +88,21 @@ CASES = (
          around={model: ("--init-scale", CEILING[model]) for model in MODELS}, steps=MANY_SKIPS,
          precisions=("fp16", "fp16-masters"), cure=REPLACES),
     Case("bad-batches", "a batch in twenty gives a NaN gradient: the scale falls for days", ("AMP302",), "bad-batches=0.05",
-         around={model: ("--growth-interval", 100) for model in MODELS}, steps=LONG, precisions=("fp16", "fp16-masters")),
-    Case("bad-batches-unscaled", "half of the batches give a NaN", ("AMP501",), "bad-batches=0.5", at=MIDDLE, within=AT_ONCE,
-         precisions=("fp16", "bf16", "bf16-masters")),
+         around={model: ("--growth-interval", 100) for model in MODELS}, steps=LONG, precisions=("fp16", "fp16-masters"),
+         beside=("AMP501",)),
+    Case("bad-batches-often", "every second batch gives a NaN gradient: the scale falls at once", ("AMP302", "AMP501"),
+         "bad-batches=0.5", at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters"), layer=ANY),
+    Case("bad-batches-unscaled", "a batch gives a NaN gradient, and nobody skips its step", ("AMP501",), "bad-batches=0.5",
+         at=MIDDLE, within=AT_ONCE, precisions=("bf16", "bf16-masters"), layer=ANY),
     Case("lr-high", "the learning rate is raised a hundredfold: the weights are thrown about", ("AMP403",), "lr-high", at=MIDDLE,
          within=AT_ONCE, precisions=("fp16", "fp32", "bf16-masters"), optimizers=ADAM, cure=REPLACES),
     Case("dead-updates", "a model in 16 bits without FP32 copies: nothing is NaN, and nothing trains", ("AMP401",), "dead-updates",
-         precisions=("fp16-pure", "bf16-pure"), optimizers=SGD, cure=REPLACES),
+         precisions=("fp16-pure", "bf16-pure"), optimizers=SGD),
+    Case("low-rate", "a model in 16 bits without FP32 copies, at a low learning rate: it ends worse than FP32", ("AMP401",),
+         around={model: ("--lr", "0.0001") for model in MODELS}, precisions=("fp16-pure", "bf16-pure"), optimizers=SGD,
+         cure=BESIDE),
     Case("lost-decay", "the weight decay of AdamW is rounded away in BF16", ("AMP404",), "lost-decay", precisions=("bf16-pure",),
-         optimizers=ADAMW, cure=REPLACES),
+         optimizers=ADAMW, beside=("AMP401",), cure=REPLACES),
     Case("vanishing-eps", "Adam on FP16 weights: they are NaN after the first step", ("AMP407",), "vanishing-eps",
          precisions=("fp16-pure",), optimizers=ADAM, within=AT_ONCE, cure=REPLACES),
     Case("model-changed", "something sets the weights of the model; the next step of the FP32 copies undoes it", ("AMP405",),

@@ -40,10 +40,11 @@ def healthy_items(seeds, flags):
 
 def _watched(group, name, arguments, loss):
     for way, how in WATCHED.items():
-        yield Item(group, f"{group}-{name}-{way}", _check(f"{group}-{name}-{way}", arguments + how, way, loss), repr((arguments, how)))
+        of_way = f"{group}-{name}-{way}"
+        yield Item(group, of_way, _check(group, of_way, arguments + how, way, loss), repr((arguments, how)))
 
 
-def _check(name, arguments, way, loss_below):
+def _check(group, name, arguments, way, loss_below):
     def check(programs):
         run = programs.new_run(name)
         summary = programs.train(*arguments, "--run", run)
@@ -51,6 +52,7 @@ def _check(name, arguments, way, loss_below):
         shutil.rmtree(run)
         found = [finding for finding in report["findings"] if counts(finding, ())]
         outcome = {
+            "group": group,
             "way": way,
             "findings": [brief(finding) for finding in found],
             "remarks": sorted({finding["code"] for finding in report["findings"] if finding not in found}),

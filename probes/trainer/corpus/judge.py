@@ -27,7 +27,7 @@ def judged(trial, report, stood):
         "expected": list(trial.case.codes),
         "layer": trial.named(),
         "onset": trial.onset,
-        "found": _named(report, roots, trial.case.codes),
+        "found": _named(report, roots, right, trial.case),
         "found_layer": roots[0]["layer"] if roots else None,
         "coded": any(finding["code"] in trial.case.codes for finding in roots),
         "right": bool(right),
@@ -53,11 +53,13 @@ def remedy_set(finding):
     return remedy.get("set") or {} if isinstance(remedy, dict) else {}
 
 
-def _named(report, roots, codes):
-    """The code named first; where the right one stands, it is that one, if nothing graver comes before it."""
+def _named(report, roots, right, case):
+    """The code named first; the right one where only what may stand beside it comes before."""
+    if right and all(finding["code"] in case.beside for finding in roots[: roots.index(right[0])]):
+        return right[0]["code"]
     if roots:
         return roots[0]["code"]
-    return UNSURE if any(doubt["code"] in codes for doubt in report["doubts"]) else NONE
+    return UNSURE if any(doubt["code"] in case.codes for doubt in report["doubts"]) else NONE
 
 
 def _faults(trial, roots, right, steps, early):
@@ -66,7 +68,7 @@ def _faults(trial, roots, right, steps, early):
     faults = []
     if not right:
         faults.append(f"no {wanted}, but {said}")
-    elif roots[0] not in right:
+    elif roots[0] not in right and roots[0]["code"] not in trial.case.beside:
         faults.append(f"{brief(roots[0])} comes before {wanted}")
     if early:
         faults.append(f"before the fault: {'; '.join(brief(finding) for finding in early)}")

@@ -4,6 +4,7 @@ import shutil
 
 from harness.programs import RECORDING, require
 
+from .cures import cured
 from .detection import asked, first_stood
 from .frames import Recording
 from .judge import is_right, judged
@@ -20,7 +21,10 @@ def trial_check(trial):
         _, report = programs.check(run)
         outcome = judged(trial, report, _stood(programs, run, trial, report))
         shutil.rmtree(run)
-        return dict(outcome, loss=summary["loss"] if summary else None, gave_up=gave_up)
+        loss = summary["loss"] if summary else None
+        if trial.case.cure and outcome["set"]:
+            outcome["cure"] = cured(programs, trial, outcome["set"], loss)
+        return dict(outcome, loss=loss, gave_up=gave_up)
 
     return check
 

@@ -89,7 +89,7 @@ def _cure_row(of):
     fp32 = [float(pair["fp32_loss"]) for pair in pairs]
     noise = statistics.stdev(fp32) / statistics.mean(fp32) if len(fp32) > 1 else math.nan
     said = "; ".join(printed[:2]) + ("; ..." if len(printed) > 2 else "")
-    return said, gone, _ratio_text(faulty), _ratio_text(treated), f"{100 * noise:.1f} %", _judged(treated, noise)
+    return said, gone, _ratio_text(faulty), _ratio_text(treated), _percent(noise), _judged(treated, noise)
 
 
 def _ratio(pairs):
@@ -112,12 +112,19 @@ def _judged(ratio, noise):
         return "not finite"
     if abs(mean - 1) <= CLOSE:
         return "within 1 %"
-    return "within the noise" if abs(math.log(mean)) <= max(2 * error, 2 * noise / math.sqrt(3)) else "differs"
+    spread = [2 * deviation for deviation in (error, noise) if math.isfinite(deviation)]
+    return "within the noise" if abs(math.log(mean)) <= max(spread, default=0) else "differs"
 
 
 def _ratio_text(ratio):
     mean, error = ratio
-    return "not finite" if not math.isfinite(mean) else f"{mean:.4g} ± {error:.2g}"
+    if not math.isfinite(mean):
+        return "not finite"
+    return f"{mean:.4g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
+
+
+def _percent(share):
+    return f"{100 * share:.1f} %" if math.isfinite(share) else "one seed"
 
 
 def _value(value):

@@ -1,0 +1,198 @@
+"""Tests of the corpus's machinery: `python3 -m unittest discover -s probes/trainer`."""
+
+import struct
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from corpus import page, tables
+from corpus.cases import CASES, MIDDLE, PLANTED, Case
+from corpus.cures import applied
+from corpus.detection import first_stood
+from corpus.frames import Recording
+from corpus.healthy import healthy_items
+from corpus.judge import judged
+from corpus.trials import Trial, trials
+from harness.runs import MODELS
+
+FLAGS = {"--accumulate", "--clip", "--schedule", "--eval-every", "--init-scale", "--growth-interval", "--static-scale"}
+
+
+def finding(code="AMP201", layer="fc2", onset=80, severity="error", settings=None):
+    remedy = {"text": "Change it.", "set": settings or {}}
+    return {"code": code, "layer": layer, "onset_step": onset, "severity": severity, "remedy": remedy, "evidence": {"max_abs": 1.0}}
+
+
+def report(*findings, doubts=()):
+    return {"findings": list(findings), "doubts": [{"code": code} for code in doubts]}
+
+
+def trial(**row):
+    case = Case("case", "seen", ("AMP201",), "underflow", layer=PLANTED, at=MIDDLE, within=20)._replace(**row)
+    return Trial("trial", case, "mlp", "fp16", "adam", 6, "fc2", 80)
+
+
+def varint(value):
+    return bytes([value & 127 | 128]) + varint(value >> 7) if value > 127 else bytes([value])
+
+
+def frame(record):
+    return struct.pack("<QI", len(record), 0) + record + b"crc."
+
+
+def step_frame(index, loss):
+    body = (b"\x08" + varint(index) if index else b"") + b"\x29" + struct.pack("<d", loss) + b"\x22\x02\x08\x01"
+    return frame(b"\x22" + varint(len(body)) + body)
+
+
+class Frames(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.path = Path(holder.name) / "rank-0.amprec"
+        self.head = frame(b"\x0a\x03run")
+        self.steps = [step_frame(index, 2.0 - index / 100) for index in (0, 1, 200)]
+        self.path.write_bytes(self.head + b"".join(self.steps) + frame(b"\x32\x00"))
+
+    def test_a_recording_is_cut_behind_the_frame_of_a_step(self):
+        recording = Recording(self.path)
+        self.assertEqual([index for index, _, _ in recording.steps], [0, 1, 200])
+        self.assertEqual(recording.up_to(0), self.head + self.steps[0])
+        self.assertEqual(recording.up_to(150), self.head + self.steps[0] + self.steps[1])
+        self.assertEqual(recording.up_to(999), self.head + b"".join(self.steps))
+
+    def test_losses_are_those_of_the_steps(self):
+        self.assertEqual(Recording(self.path).losses(), [2.0, 1.99, 0.0])
+
+
+class Taken:
+    """A recording whose cuts are the number of the step they end with."""
+
+    def __init__(self, count):
+        self.steps = [(index, index, None) for index in range(count)]
+
+    def up_to(self, step):
+        return step
+
+
+class Detection(unittest.TestCase):
+    def test_the_first_step_after_which_it_stands_is_found_wherever_it_is(self):
+        for first in [*range(50, 60), 73, 74, 75, 76, 77, 80, 149, 398, 399]:
+            self.assertEqual(first_stood(Taken(400), 50, lambda step: step >= first), first)
+
+    def test_what_never_stands_is_none(self):
+        self.assertIsNone(first_stood(Taken(400), 50, lambda step: False))
+        self.assertIsNone(first_stood(Taken(40), 50, lambda step: True))
+
+    def test_few_cuts_are_judged(self):
+        asked = []
+        first_stood(Taken(100_000), 0, lambda step: asked.append(step) or step >= 77_777)
+        self.assertLess(len(asked), 60)
+
+
+class Judged(unittest.TestCase):
+    def outcome(self, *findings, stood=82, doubts=(), **row):
+        return judged(trial(**row), report(*findings, doubts=doubts), stood)
+
+    def test_the_right_code_at_the_right_layer_in_time_is_right(self):
+        outcome = self.outcome(finding(settings={"init_scale": 8192.0}))
+        self.assertEqual((outcome["right"], outcome["faults"], outcome["steps"]), (True, [], 2))
+        self.assertEqual((outcome["found"], outcome["set"]), ("AMP201", {"init_scale": 8192.0}))
+
+    def test_another_layer_is_wrong(self):
+        outcome = self.outcome(finding(layer="fc3"), stood=None)
+        self.assertFalse(outcome["right"])
+        self.assertRegex(outcome["faults"][0], "no AMP201 at fc2, but AMP201 fc3 @80")
+
+    def test_another_finding_first_is_no_clean_diagnosis(self):
+        outcome = self.outcome(finding("AMP302", ""), finding())
+        self.assertEqual((outcome["right"], outcome["found"]), (True, "AMP302"))
+        self.assertRegex(outcome["faults"][0], "AMP302 run @80 .* comes before AMP201 at fc2")
+
+    def test_what_the_same_setting_brings_may_come_first(self):
+        outcome = self.outcome(finding("AMP401", ""), finding(), beside=("AMP401",))
+        self.assertEqual((outcome["faults"], outcome["found"]), ([], "AMP201"))
+
+    def test_a_finding_before_the_fault_and_one_too_late_are_told(self):
+        self.assertRegex(self.outcome(finding(), finding("AMP403", "", 12))["faults"][0], "before the fault: AMP403")
+        self.assertRegex(self.outcome(finding(), stood=101)["faults"][0], "only after 21 steps")
+        self.assertEqual(self.outcome(finding(), stood=101, within=None)["faults"], [])
+
+    def test_silence_and_doubt_are_told_apart(self):
+        self.assertEqual(self.outcome(stood=None)["found"], "none")
+        self.assertEqual(self.outcome(stood=None, doubts=["AMP201"])["found"], "unsure")
+        self.assertEqual(self.outcome(stood=None, doubts=["AMP403"])["found"], "none")
+
+    def test_a_remark_is_no_diagnosis_unless_it_is_asked_for(self):
+        remark = finding("AMP402", "", severity="info")
+        self.assertEqual(self.outcome(remark, finding())["faults"], [])
+        self.assertTrue(self.outcome(remark, codes=("AMP402",), layer="run")["right"])
+
+
+class Plan(unittest.TestCase):
+    def test_every_case_and_every_run_has_a_name_of_its_own(self):
+        names = [case.name for case in CASES]
+        self.assertEqual(len(names), len(set(names)))
+        names = [t.name for t in trials(CASES, (6, 7, 8))] + [item.name for item in healthy_items((6, 7, 8), FLAGS)]
+        self.assertEqual(len(names), len(set(names)))
+
+    def test_a_case_is_met_in_several_steps_layers_optimizers_and_seeds(self):
+        of = [t for t in trials(CASES, (6, 7, 8)) if t.case.name == "underflow" and t.model == "mlp"]
+        self.assertEqual({t.layer for t in of}, {"fc1", "fc2", "fc3"})
+        self.assertEqual({t.optimizer for t in of}, {"sgd", "adam", "adamw"})
+        self.assertEqual({t.precision for t in of}, {"fp16", "fp16-masters"})
+        self.assertEqual(({t.seed for t in of}, len({t.onset for t in of})), ({6, 7, 8}, 3))
+
+    def test_at_least_sixty_healthy_runs_are_watched_in_each_way(self):
+        names = [item.name for item in healthy_items((6, 7, 8), FLAGS) if item.group == "converged"]
+        self.assertGreaterEqual(sum(name.endswith("every-1") for name in names), 60)
+        self.assertGreaterEqual(sum(name.endswith("budget") for name in names), 60)
+
+    def test_a_fault_leaves_room_to_be_found_before_the_run_ends(self):
+        for t in trials(CASES, (6, 7, 8)):
+            self.assertGreater(t.case.steps[t.model], t.onset + (t.case.within or 0), t.name)
+
+
+class Cures(unittest.TestCase):
+    def test_a_setting_takes_the_place_of_the_one_before(self):
+        self.assertEqual(applied(("--lr", 1, "--steps", 9), {"lr": 0.1}), ("--steps", 9, "--lr", 0.1))
+
+    def test_a_dynamic_scale_ends_a_static_one(self):
+        self.assertEqual(applied(("--static-scale", 2, "--seed", 1), {"scaler": "dynamic"}), ("--seed", 1))
+        treated = applied(("--static-scale", 2), {"init_scale": 1024.0})
+        self.assertEqual(treated, ("--init-scale", 1024.0))
+
+
+class Page(unittest.TestCase):
+    def results(self):
+        right = dict(judged(trial(cure="replaces"), report(finding()), 82), ok=True)
+        right["cure"] = {"gone": True, "left": [], "loss": 1.001, "fp32_loss": 1.0, "faulty_loss": "NaN"}
+        right["set"] = {"init_scale": 8192.0}
+        wrong = dict(judged(trial(), report(finding("AMP302", "")), None), ok=True)
+        alarm = {"ok": True, "group": "converged", "way": "every-1", "findings": ["AMP201 fc1 @3 (error)"], "right": False,
+                 "unsure": [], "loss": 0.01, "converged": True}
+        return {"right": right, "wrong": wrong, "alarm": alarm, "quiet": dict(alarm, right=True, findings=[])}
+
+    def test_misses_and_false_alarms_are_counted_and_named(self):
+        text = page.written(self.results(), ["absent"], "6,7")
+        self.assertIn("1 of 2 (50.0 %)", text)
+        self.assertIn("* `alarm`: AMP201 fc1 @3 (error)", text)
+        self.assertIn("* `wrong`: no AMP201 at fc2, but AMP302 run @80 (error)", text)
+        self.assertIn("The trainer has no such fault: absent.", text)
+
+    def test_a_confusion_is_in_its_row_and_column(self):
+        cases, _ = page.split(self.results())
+        lines = tables.matrix(cases).splitlines()
+        self.assertEqual([cell.strip() for cell in lines[0].split("|")[1:-1]], ["planted", "AMP201", "AMP302"])
+        self.assertEqual([cell.strip() for cell in lines[2].split("|")[1:-1]], ["AMP201", "1", "1"])
+
+    def test_a_cure_is_judged_by_its_finding_and_its_loss(self):
+        cases, _ = page.split(self.results())
+        self.assertRegex(tables.cures(cases), r"init_scale 2\^13 +\| 1/1 .*not finite .*1.001 .*within 1 %")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -52,7 +52,8 @@ fn diagnosis(entry: &Entry) -> Diagnosis {
 
 /// The findings that are a diagnosis: a remark counts only where it is asked for.
 fn counted<'a>(entry: &'a Entry, diagnosis: &'a Diagnosis) -> Vec<&'a Finding> {
-    let counts = |finding: &&Finding| finding.severity > Severity::Info || entry.codes.iter().any(|c| c == finding.code);
+    let counts =
+        |finding: &&Finding| finding.severity > Severity::Info || entry.codes.iter().any(|c| c == finding.code);
     diagnosis.findings().iter().filter(counts).collect()
 }
 
@@ -76,7 +77,11 @@ fn every_planted_fault_is_named_first_at_its_layer_and_not_before_its_step() {
         assert!(first.is_some_and(|finding| is_right(&finding)), "{}: {said:?}", entry.file);
         assert!(found.iter().all(|finding| finding.onset_step >= entry.planted), "{}: {said:?}", entry.file);
         let stood = entry.found.unwrap_or_else(|| panic!("{}: no step of finding", entry.file));
-        assert!(found.iter().find(is_right).is_some_and(|finding| finding.onset_step <= stood), "{}: {said:?}", entry.file);
+        assert!(
+            found.iter().find(is_right).is_some_and(|finding| finding.onset_step <= stood),
+            "{}: {said:?}",
+            entry.file
+        );
     }
 }
 

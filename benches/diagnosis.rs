@@ -48,7 +48,10 @@ fn main() -> std::io::Result<()> {
 }
 
 fn told(what: &str, seconds: f64, observations: u64) {
-    println!("{what:<24} {seconds:6.2} s of processor time, {:5.0} ns an observation", seconds * 1e9 / observations as f64);
+    println!(
+        "{what:<24} {seconds:6.2} s of processor time, {:5.0} ns an observation",
+        seconds * 1e9 / observations as f64
+    );
 }
 
 fn read(path: &Path, mut each: impl FnMut(Record)) {
@@ -76,7 +79,8 @@ fn seconds(work: impl FnOnce()) -> f64 {
 }
 
 fn on_cpu() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("processor time is read as Linux tells it");
+    let stat =
+        std::fs::read_to_string("/proc/thread-self/schedstat").expect("processor time is read as Linux tells it");
     stat.split_whitespace().next().and_then(|ns| ns.parse().ok()).expect("nanoseconds come first")
 }
 
@@ -84,7 +88,8 @@ fn on_cpu() -> u64 {
 fn write(path: &Path, steps: u64) -> std::io::Result<u64> {
     let mut run = Scenario::new();
     run.dynamic_scaler(SCALE).steps(TEMPLATES, step);
-    let (head, templates): (Vec<_>, Vec<_>) = run.records().iter().cloned().partition(|r| !matches!(r, Record::Step(_)));
+    let (head, templates): (Vec<_>, Vec<_>) =
+        run.records().iter().cloned().partition(|r| !matches!(r, Record::Step(_)));
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut frame = Vec::new();
     let recurring = templates.iter().cycle().zip(0..steps).map(|(record, index)| at(record, index));

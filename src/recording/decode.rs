@@ -238,7 +238,7 @@ fn stats(s: schema::Stats) -> Result<Stats, Nonsense> {
     if counted != Some(s.count) {
         return Err(Nonsense(format!("the parts of a tensor's count do not add up to {}", s.count)));
     }
-    let exponents = histogram(s.first_exponent, &s.exponent_counts)?;
+    let exponents = histogram(s.first_exponent, s.exponent_counts)?;
     let smallest = if exponents.total() > 0 { f64::from_bits(1) } else { 0.0 };
     let ordered = smallest <= s.min_abs && s.min_abs <= s.max_abs && s.max_abs.is_finite();
     if !ordered || (smallest == 0.0 && s.max_abs > 0.0) {
@@ -278,7 +278,7 @@ fn fidelity(f: schema::Fidelity) -> Result<Fidelity, Nonsense> {
     Ok(Fidelity { intended, dead, non_finite, dot, energy })
 }
 
-fn histogram(first: i32, counts: &[u64]) -> Result<ExponentHistogram, Nonsense> {
+fn histogram(first: i32, counts: Vec<u64>) -> Result<ExponentHistogram, Nonsense> {
     let last = i64::from(first) + counts.len().max(1) as i64 - 1;
     if !EXPONENTS.contains(&i64::from(first)) || !EXPONENTS.contains(&last) {
         return Err(Nonsense(format!("a histogram of exponents from {first} to {last}, outside -1074 to 1023")));

@@ -11,12 +11,15 @@ pub struct ExponentHistogram {
 
 impl ExponentHistogram {
     /// A histogram whose `counts[i]` elements have exponent `first + i`; empty ends are trimmed.
-    pub fn from_counts(first: i32, counts: &[u64]) -> Self {
+    pub fn from_counts(first: i32, counts: impl Into<Vec<u64>>) -> Self {
+        let mut counts = counts.into();
         let Some(start) = counts.iter().position(|&n| n > 0) else {
             return Self::default();
         };
         let end = counts.iter().rposition(|&n| n > 0).unwrap_or(start);
-        Self { first: first + start as i32, counts: counts[start..=end].to_vec() }
+        counts.truncate(end + 1);
+        counts.drain(..start);
+        Self { first: first + start as i32, counts }
     }
 
     /// Adds `n` elements of exponent `exponent`.
@@ -31,8 +34,11 @@ impl ExponentHistogram {
 
     /// Adds all of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for (exponent, n) in other.iter() {
-            self.add(exponent, n);
+        let Some(highest) = other.highest() else { return };
+        self.cover(other.first, highest);
+        let at = (other.first - self.first) as usize;
+        for (sum, &n) in self.counts[at..].iter_mut().zip(&other.counts) {
+            *sum = sum.saturating_add(n);
         }
     }
 
@@ -70,7 +76,7 @@ impl ExponentHistogram {
         for n in &mut self.counts {
             *n = n.saturating_mul(times);
         }
-        Self::from_counts(self.first, &self.counts)
+        Self::from_counts(self.first, self.counts)
     }
 
     /// Elements of exponent `exponent`.

@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from corpus import fixtures, page
 from corpus.cases import CASES
 from corpus.healthy import healthy_items
+from corpus.margins import listed
 from corpus.runs import trial_check
 from corpus.trials import trials
 from harness.command import chosen, parser, prepared
@@ -38,7 +39,7 @@ def main(arguments=None):
     results = run_all(items, programs, store, options.jobs, options.fresh)
     print(page.short(results))
     if options.page:
-        options.page.write_text(page.written(results, absent, options.seeds))
+        options.page.write_text(page.written(results, absent, options.seeds, listed(programs.rules())))
     return 0 if all(_is_as_it_should(result) for result in results.values()) else 1
 
 
@@ -65,10 +66,20 @@ def _renew(programs, options):
 
 def _items(programs, seeds):
     """All items, and the names of the cases whose fault this trainer does not know."""
-    known = _known(programs)
-    items = [Item("case", trial.name, trial_check(trial), trial.key()) for trial in trials(known, seeds)]
-    items += healthy_items(seeds, programs.flags())
+    known, thresholds = _known(programs), listed(programs.rules())
+    items = [_item(trial, thresholds if _is_measured(trial, seeds) else ()) for trial in trials(known, seeds)]
+    items += healthy_items(seeds, programs.flags(), thresholds)
     return items, [case.name for case in CASES if case not in known]
+
+
+def _item(trial, thresholds):
+    return Item("case", trial.name, trial_check(trial, thresholds), trial.key() + str(len(thresholds)))
+
+
+def _is_measured(trial, seeds):
+    """The margins of the thresholds are measured on one run of each case and model."""
+    layers = trial.case.layers.get(trial.model, ("",))
+    return trial.seed == seeds[0] and trial.layer == layers[len(layers) // 2]
 
 
 def _known(programs):

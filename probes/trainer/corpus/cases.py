@@ -46,7 +46,7 @@ class Case(NamedTuple):
     models: tuple = MODELS
     precisions: tuple = ("fp16",)
     optimizers: dict = ANY_OPTIMIZER
-    # Codes that may come first beside the right one: faults that the same setting brings.
+    # Codes that may come first: faults that the same setting brings, or causes under which the right one may stand.
     beside: tuple = ()
     # The layers it is planted in, one after the other, by model; none for a fault of the run.
     layers: dict = {}
@@ -102,7 +102,7 @@ CASES = (
          around={model: ("--lr", "0.0001") for model in MODELS}, precisions=("fp16-pure", "bf16-pure"), optimizers=SGD,
          cure=BESIDE),
     Case("lost-decay", "the weight decay of AdamW is rounded away in BF16", ("AMP404",), "lost-decay", precisions=("bf16-pure",),
-         optimizers=ADAMW, beside=("AMP401",), cure=REPLACES),
+         optimizers=ADAMW, beside=("AMP401", "AMP411"), cure=REPLACES),
     Case("vanishing-eps", "Adam on FP16 weights: they are NaN after the first step", ("AMP407",), "vanishing-eps",
          precisions=("fp16-pure",), optimizers=ADAM, within=AT_ONCE, cure=REPLACES),
     Case("model-changed", "something sets the weights of the model; the next step of the FP32 copies undoes it", ("AMP405",),

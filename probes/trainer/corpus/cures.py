@@ -27,7 +27,7 @@ DYNAMIC = ("scaler", "dynamic")
 
 def cured(programs, trial, settings, faulty_loss):
     """The run with the remedy in place: what is still found, and its loss beside FP32's and the faulty run's; all of one seed."""
-    unknown = sorted(name for name, value in settings.items() if name not in FLAGS and (name, value) != DYNAMIC)
+    unknown = _unknown(settings, programs.flags())
     if unknown:
         return {"gone": False, "left": [f"the remedy names settings that the trainer has not: {', '.join(unknown)}"]}
     run = programs.new_run(f"{trial.name}-cured")
@@ -46,6 +46,11 @@ def cured(programs, trial, settings, faulty_loss):
         "fp32_loss": fp32["loss"],
         "faulty_loss": faulty_loss,
     }
+
+
+def _unknown(settings, flags):
+    known = {name for name, flag in FLAGS.items() if flag in flags}
+    return sorted(name for name, value in settings.items() if name not in known and (name, value) != DYNAMIC)
 
 
 def _treated(trial):

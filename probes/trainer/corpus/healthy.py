@@ -7,6 +7,7 @@ from harness.pool import Item
 from harness.runs import CONVERGENCE, MODELS, OPTIMIZERS, PRECISIONS, brief, settings
 
 from .judge import counts
+from .margins import healthy_margins
 
 # How a run is watched: every step, and as the library does unless told otherwise.
 WATCHED = {"every-1": ("--every", 1), "budget": ("--budget", "2%")}
@@ -25,30 +26,37 @@ VARIANTS = {
 VARIANT_STEPS = {"mlp": 500, "conv": 250, "transformer": 120}
 
 
-def healthy_items(seeds, flags):
-    """The healthy set: to convergence in every model, optimizer and precision, then the variants; each watched in both ways."""
+def healthy_items(seeds, flags, thresholds=()):
+    """The healthy set: to convergence in every model, optimizer and precision, then the variants; each watched in both ways.
+
+    The margins of the thresholds are measured on the runs of the first seed with Adam that are watched at every step.
+    """
     for model, precision, seed in product(MODELS, PRECISIONS, seeds[:2]):
         for optimizer in OPTIMIZERS[model]:
             steps, loss, extra = CONVERGENCE[model]
             arguments = (*settings(model, precision, optimizer, seed, steps), *extra)
-            yield from _watched("converged", f"{model}-{precision}-{optimizer}-{seed}", arguments, loss)
+            measured = thresholds if (optimizer, seed) == ("adam", seeds[0]) else ()
+            yield from _watched("converged", f"{model}-{precision}-{optimizer}-{seed}", arguments, loss, measured)
     for model, precision, (what, extra) in product(MODELS, ("fp16", "fp16-masters"), VARIANTS.items()):
         if extra[0] in flags:
             arguments = (*settings(model, precision, "adam", seeds[-1], VARIANT_STEPS[model]), *extra)
-            yield from _watched("variant", f"{model}-{precision}-{what}", arguments, None)
+            yield from _watched("variant", f"{model}-{precision}-{what}", arguments, None, ())
 
 
-def _watched(group, name, arguments, loss):
+def _watched(group, name, arguments, loss, thresholds):
     for way, how in WATCHED.items():
         of_way = f"{group}-{name}-{way}"
-        yield Item(group, of_way, _check(group, of_way, arguments + how, way, loss), repr((arguments, how)))
+        measured = thresholds if way == "every-1" else ()
+        check = _check(group, of_way, arguments + how, way, loss, measured)
+        yield Item(group, of_way, check, repr((arguments, how, len(measured))))
 
 
-def _check(group, name, arguments, way, loss_below):
+def _check(group, name, arguments, way, loss_below, thresholds):
     def check(programs):
         run = programs.new_run(name)
         summary = programs.train(*arguments, "--run", run)
         _, report = programs.check(run)
+        margins = healthy_margins(programs, run, thresholds)
         shutil.rmtree(run)
         found = [finding for finding in report["findings"] if counts(finding, ())]
         outcome = {
@@ -58,6 +66,7 @@ def _check(group, name, arguments, way, loss_below):
             "remarks": sorted({finding["code"] for finding in report["findings"] if finding not in found}),
             "health": report["verdict"]["health"],
             "unsure": sorted({doubt["code"] for doubt in report["doubts"]}),
+            "margins": margins,
             "loss": summary["loss"],
             "converged": loss_below is None or float(summary["loss"]) < loss_below,
             "skipped": summary["skips"] / summary["steps"],

@@ -6,13 +6,21 @@ NONE, UNSURE = "none", "unsure"
 
 
 def is_right(trial):
-    """Whether a finding is the one that has to be made: its code, at its layer."""
-    named = trial.named()
-    return lambda finding: finding["code"] in trial.case.codes and named in (None, finding["layer"])
+    """Whether a finding is the one that has to be made: its code at its layer, or a cause that the case knows with it among what follows."""
+    case, named = trial.case, trial.named()
+
+    def right(finding):
+        follows = finding["consequences"] if finding["code"] in case.beside else ()
+        return any(one["code"] in case.codes and named in (None, one["layer"]) for one in (finding, *follows))
+
+    return right
 
 
 def judged(trial, report, stood):
-    """The outcome of a run: what was named first, whether it is right, how many steps after the onset it stood, and what else was said."""
+    """The outcome of a run: what was named first, whether it is right, how many steps after the onset it stood, and what else was said.
+
+    What follows from a finding counts as that finding.
+    """
     roots = [finding for finding in report["findings"] if counts(finding, trial.case.codes)]
     right = [finding for finding in roots if is_right(trial)(finding)]
     steps = None if stood is None else stood - trial.onset
@@ -29,7 +37,6 @@ def judged(trial, report, stood):
         "onset": trial.onset,
         "found": _named(report, roots, right, trial.case),
         "found_layer": roots[0]["layer"] if roots else None,
-        "coded": any(finding["code"] in trial.case.codes for finding in roots),
         "right": bool(right),
         "steps": steps,
         "within": trial.case.within,
@@ -54,9 +61,9 @@ def remedy_set(finding):
 
 
 def _named(report, roots, right, case):
-    """The code named first; the right one where only what may stand beside it comes before."""
+    """The code named first; the right one where only what may stand beside it comes before, or has it among what follows."""
     if right and all(finding["code"] in case.beside for finding in roots[: roots.index(right[0])]):
-        return right[0]["code"]
+        return right[0]["code"] if right[0]["code"] in case.codes else case.codes[0]
     if roots:
         return roots[0]["code"]
     return UNSURE if any(doubt["code"] in case.codes for doubt in report["doubts"]) else NONE

@@ -2,7 +2,7 @@
 
 from .cases import CASES
 from .healthy import WATCHED
-from .tables import cures, distance, matrix, missed, per_case, table
+from .tables import cures, distance, margins, matrix, missed, per_case, table
 
 HEAD = """# How good the diagnosis is
 
@@ -16,7 +16,7 @@ first stood: the recording is cut after each step and judged, as somebody who wa
 """
 
 
-def written(results, absent, seeds):
+def written(results, absent, seeds, thresholds):
     """The page."""
     cases, healthy = split(results)
     parts = [
@@ -27,6 +27,7 @@ def written(results, absent, seeds):
         "## What went wrong\n\n" + missed(cases, healthy),
         "## Runs that are well\n\n" + _healthy_table(healthy),
         "## Remedies\n\n" + cures(cases),
+        "## Thresholds\n\n" + margins(cases, healthy, thresholds),
     ]
     if absent:
         parts.append("## Not run\n\nThe trainer has no such fault: " + ", ".join(absent) + ".")

@@ -8,10 +8,11 @@ from .cures import cured
 from .detection import asked, first_stood
 from .frames import Recording
 from .judge import is_right, judged
+from .margins import faulty_margins
 
 
-def trial_check(trial):
-    """A check of a trial for the pool."""
+def trial_check(trial, thresholds=()):
+    """A check of a trial for the pool; the margins of these thresholds are measured on the way."""
 
     def check(programs):
         run = programs.new_run(trial.name)
@@ -20,6 +21,9 @@ def trial_check(trial):
         require(b"fault" not in (run / RECORDING).read_bytes(), "the recording knows of the fault")
         _, report = programs.check(run)
         outcome = judged(trial, report, _stood(programs, run, trial, report))
+        if outcome["right"]:
+            of_rule = [threshold for threshold in thresholds if threshold.code in trial.case.codes]
+            outcome["margins"] = faulty_margins(programs, run, of_rule, is_right(trial))
         shutil.rmtree(run)
         loss = summary["loss"] if summary else None
         if trial.case.cure and outcome["set"]:

@@ -80,6 +80,43 @@ def cures(results):
     )
 
 
+def margins(cases, healthy, thresholds):
+    """A row a threshold: the values at which healthy runs would raise an alarm, and those at which faults would be missed."""
+    if not thresholds:
+        return "This ampdoctor lists no thresholds."
+    rows = []
+    for threshold in thresholds:
+        alarms = _turned(healthy, threshold)
+        misses = _turned(cases, threshold)
+        name = f"`{threshold.rule}` {threshold.name}"
+        rows.append((threshold.code, name, f"{threshold.default:g}", threshold.unit, *map(_side, (alarms, misses))))
+    head = ("rule", "threshold", "default", "unit", "healthy runs alarm from", "faults are missed from")
+    return (
+        "No rule is asked for its statistic: each recording is judged again with the threshold moved, by up to 20 octaves either way, until a\n"
+        "healthy run gives a finding of the rule or the fault is no longer found. The value at which that happens is where the run\n"
+        "stands, in the unit of the threshold: nearest to the default, median, and how many of the runs turn at all.\n\n" + table(head, rows)
+    )
+
+
+def _turned(results, threshold):
+    """The nearest turning point of each run on which the threshold was moved; None where it turns nowhere."""
+    points = [r["margins"][threshold.title()] for r in results.values() if threshold.title() in r.get("margins", {})]
+
+    def octaves(value):
+        return abs(math.log2(value / threshold.default)) if value > 0 else math.inf
+
+    return [min((value for value in pair if value is not None), key=octaves, default=None) for pair in points], octaves
+
+
+def _side(turned):
+    points, octaves = turned
+    there = sorted((value for value in points if value is not None), key=octaves)
+    if not there:
+        return f"none of {len(points)}" if points else "not measured"
+    median = there[len(there) // 2]
+    return f"{there[0]:.3g}, median {median:.3g} ({len(there)} of {len(points)})"
+
+
 def _cure_row(of):
     printed = sorted({", ".join(f"{k} {_value(v)}" for k, v in result["set"].items()) for result in of})
     gone = f"{sum(result['cure']['gone'] for result in of)}/{len(of)}"

@@ -15,15 +15,18 @@ from corpus.detection import first_stood
 from corpus.frames import Recording
 from corpus.healthy import healthy_items
 from corpus.judge import judged
+from corpus.margins import Threshold, turning_points, written
 from corpus.trials import Trial, trials
 from harness.runs import MODELS
 
+SHARE = Threshold("AMP301", "scale-thrash", "skip-share", 0.02, "share of steps", "measured")
 FLAGS = {"--accumulate", "--clip", "--schedule", "--eval-every", "--init-scale", "--growth-interval", "--static-scale"}
 
 
-def finding(code="AMP201", layer="fc2", onset=80, severity="error", settings=None):
+def finding(code="AMP201", layer="fc2", onset=80, severity="error", settings=None, follows=()):
     remedy = {"text": "Change it.", "set": settings or {}}
-    return {"code": code, "layer": layer, "onset_step": onset, "severity": severity, "remedy": remedy, "evidence": {"max_abs": 1.0}}
+    place = {"code": code, "layer": layer, "onset_step": onset, "severity": severity}
+    return dict(place, remedy=remedy, evidence={"max_abs": 1.0}, consequences=list(follows))
 
 
 def report(*findings, doubts=()):
@@ -116,6 +119,12 @@ class Judged(unittest.TestCase):
         outcome = self.outcome(finding("AMP401", ""), finding(), beside=("AMP401",))
         self.assertEqual((outcome["faults"], outcome["found"]), ([], "AMP201"))
 
+    def test_what_stands_under_a_cause_that_the_case_knows_is_found_and_under_another_is_not(self):
+        under = finding("AMP401", "", follows=[finding()])
+        self.assertEqual(self.outcome(under, beside=("AMP401",))["found"], "AMP201")
+        outcome = self.outcome(under)
+        self.assertEqual((outcome["right"], outcome["found"]), (False, "AMP401"))
+
     def test_a_finding_before_the_fault_and_one_too_late_are_told(self):
         self.assertRegex(self.outcome(finding(), finding("AMP403", "", 12))["faults"][0], "before the fault: AMP403")
         self.assertRegex(self.outcome(finding(), stood=101)["faults"][0], "only after 21 steps")
@@ -166,6 +175,25 @@ class Cures(unittest.TestCase):
         self.assertEqual(treated, ("--init-scale", 1024.0))
 
 
+class Margins(unittest.TestCase):
+    def test_the_value_at_which_a_run_turns_is_found_on_its_side(self):
+        low, high = turning_points(SHARE, lambda value: value > 0.004)
+        self.assertIsNone(high)
+        self.assertTrue(0.0033 < low <= 0.004, low)
+
+    def test_a_threshold_that_decides_nothing_turns_nowhere(self):
+        self.assertEqual(turning_points(SHARE, lambda value: True), (None, None))
+
+    def test_shares_and_counts_stay_what_they_are(self):
+        self.assertEqual(SHARE.moved(20), 1.0)
+        count = SHARE._replace(default=3.0, unit="samples in a row")
+        self.assertEqual((count.moved(-20), count.moved(1), count.moved(0.1)), (1.0, 6.0, 3.0))
+        self.assertEqual(turning_points(count, lambda value: value < 7), (None, 7.0))
+
+    def test_a_moved_threshold_is_written_as_the_configuration_has_it(self):
+        self.assertEqual(written(SHARE, 0.5), "[rules.scale-thrash]\nskip-share = 0.5\n")
+
+
 class Page(unittest.TestCase):
     def results(self):
         right = dict(judged(trial(cure="replaces"), report(finding()), 82), ok=True)
@@ -177,7 +205,7 @@ class Page(unittest.TestCase):
         return {"right": right, "wrong": wrong, "alarm": alarm, "quiet": dict(alarm, right=True, findings=[])}
 
     def test_misses_and_false_alarms_are_counted_and_named(self):
-        text = page.written(self.results(), ["absent"], "6,7")
+        text = page.written(self.results(), ["absent"], "6,7", [SHARE])
         self.assertIn("1 of 2 (50.0 %)", text)
         self.assertIn("* `alarm`: AMP201 fc1 @3 (error)", text)
         self.assertIn("* `wrong`: no AMP201 at fc2, but AMP302 run @80 (error)", text)

@@ -60,6 +60,12 @@ class Programs:
         require(done.returncode == 0, f"the trainer lists no faults ({done.returncode}): {_last_line(done.stderr)}")
         return {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
 
+    def rules(self):
+        """The rules, as `ampdoctor rules --format json` lists them."""
+        done = self._run([self.doctor, "rules", "--format", "json"])
+        require(done.returncode == 0, f"the rules are not listed ({done.returncode}): {_last_line(done.stderr)}")
+        return json.loads(done.stdout)
+
     def flags(self):
         """The trainer's flags, as its help names them."""
         done = self._run([self.trainer, "--help"])
@@ -72,11 +78,12 @@ class Programs:
         quiet = subprocess.DEVNULL
         return subprocess.Popen(command, stdout=quiet, stderr=quiet, env=_environment())
 
-    def check(self, run):
-        """Exit status and report of `ampdoctor check`."""
+    def check(self, run, config=None):
+        """Exit status and report of `ampdoctor check`, with the thresholds of a configuration where there is one."""
         report = run / "report.json"
         report.unlink(missing_ok=True)
-        done = self._run([self.doctor, "check", run, "--report", report])
+        configured = ["--config", config] if config else []
+        done = self._run([self.doctor, "check", run, "--report", report, *configured])
         require(report.exists(), f"check wrote no report ({done.returncode}): {_last_line(done.stderr)}")
         return done.returncode, json.loads(report.read_text())
 

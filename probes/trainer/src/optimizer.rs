@@ -25,13 +25,28 @@ impl OptimizerKind {
     }
 }
 
+/// An optimizer with what can be set of it.
+#[derive(Clone, Copy, Debug)]
+pub struct OptimizerSettings {
+    /// Which one.
+    pub kind: OptimizerKind,
+    /// What Adam adds to the root of its second moment; tch's default where it is `None`. SGD has none.
+    pub eps: Option<f64>,
+}
+
 /// Built on the model's store or on that of its FP32 copies.
-impl OptimizerConfig for OptimizerKind {
+impl OptimizerConfig for OptimizerSettings {
     fn build_copt(&self, lr: f64) -> Result<COptimizer, TchError> {
-        match self {
-            Self::Sgd => nn::Sgd { momentum: 0.9, ..Default::default() }.build_copt(lr),
-            Self::Adam => nn::Adam::default().build_copt(lr),
-            Self::Adamw => nn::AdamW::default().build_copt(lr),
+        match self.kind {
+            OptimizerKind::Sgd => nn::Sgd { momentum: 0.9, ..Default::default() }.build_copt(lr),
+            OptimizerKind::Adam => {
+                let adam = nn::Adam::default();
+                nn::Adam { eps: self.eps.unwrap_or(adam.eps), ..adam }.build_copt(lr)
+            }
+            OptimizerKind::Adamw => {
+                let adamw = nn::AdamW::default();
+                nn::AdamW { eps: self.eps.unwrap_or(adamw.eps), ..adamw }.build_copt(lr)
+            }
         }
     }
 }

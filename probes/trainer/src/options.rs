@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::fault::FaultSpec;
 use crate::model::ModelKind;
-use crate::optimizer::OptimizerKind;
+use crate::optimizer::{OptimizerKind, OptimizerSettings};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
 use crate::summary::SummaryFormat;
@@ -27,6 +27,9 @@ pub struct Options {
     /// Learning rate [default: one at which the optimizer learns]
     #[arg(long, value_parser = positive)]
     pub lr: Option<f64>,
+    /// What Adam adds to the root of its second moment [default: 1e-8]
+    #[arg(long, value_parser = positive)]
+    pub eps: Option<f64>,
     /// How the learning rate changes over the run
     #[arg(long, value_enum, default_value = "constant")]
     pub schedule: Schedule,
@@ -57,6 +60,12 @@ pub struct Options {
     /// Steps without an overflow after which the loss scale doubles (FP16)
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub growth_interval: u32,
+    /// A floor of the loss scale (FP16)
+    #[arg(long, value_parser = positive)]
+    pub min_scale: Option<f64>,
+    /// A ceiling of the loss scale (FP16); it begins there at most
+    #[arg(long, value_parser = positive)]
+    pub max_scale: Option<f64>,
     /// A loss scale that never changes, in place of the dynamic one (FP16)
     #[arg(long, value_parser = positive)]
     pub static_scale: Option<f64>,
@@ -117,6 +126,11 @@ impl Options {
     pub fn optimizer(&self) -> OptimizerKind {
         let default = if self.precision.is_pure() { OptimizerKind::Sgd } else { OptimizerKind::Adam };
         self.optimizer.unwrap_or(default)
+    }
+
+    /// The optimizer that is used, with its settings, to be built.
+    pub fn optimizer_config(&self) -> OptimizerSettings {
+        OptimizerSettings { kind: self.optimizer(), eps: self.eps }
     }
 
     /// The learning rate that the schedule begins with or rises to.

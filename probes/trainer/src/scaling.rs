@@ -1,6 +1,6 @@
 //! How a loss becomes a step of the optimizer.
 
-use ampdoctor_torch::{GradScaler, ScalerError};
+use ampdoctor_torch::{GradScaler, GradScalerBuilder, ScalerError};
 use anyhow::Result;
 use tch::Tensor;
 
@@ -21,9 +21,7 @@ impl Scaling {
         }
         let scaler = match options.static_scale {
             Some(scale) => GradScaler::builder().static_scale(scale),
-            None => {
-                GradScaler::builder().init_scale(options.init_scale).growth_interval(u64::from(options.growth_interval))
-            }
+            None => dynamic(options),
         };
         Ok(Self { scaler: Some(scaler.build()?), held: options.static_scale })
     }
@@ -81,6 +79,19 @@ impl Scaling {
     pub fn scale(&self) -> Option<f64> {
         self.scaler.as_ref().map(GradScaler::get_scale)
     }
+}
+
+/// A dynamic scaler with the settings of the command line; it begins within its bounds.
+fn dynamic(options: &Options) -> GradScalerBuilder {
+    let mut builder = GradScaler::builder().growth_interval(u64::from(options.growth_interval));
+    let mut scale = options.init_scale;
+    if let Some(floor) = options.min_scale {
+        (builder, scale) = (builder.min_scale(floor), scale.max(floor));
+    }
+    if let Some(ceiling) = options.max_scale {
+        (builder, scale) = (builder.max_scale(ceiling), scale.min(ceiling));
+    }
+    builder.init_scale(scale)
 }
 
 fn clip_to(stepper: &mut dyn Stepper, norm: Option<f64>) {

@@ -25,7 +25,7 @@ pub trait Stepper: AmpOptimizer {
 
 /// The stepper of a sound run.
 pub fn sound_stepper(options: &Options, vs: &nn::VarStore) -> Result<Box<dyn Stepper>> {
-    let (kind, lr) = (options.optimizer(), options.learning_rate());
+    let (kind, lr) = (options.optimizer_config(), options.learning_rate());
     if !options.precision.has_masters() {
         return Ok(Box::new(kind.build(vs, lr)?));
     }

@@ -161,10 +161,19 @@ fn what_16_bits_round_away_is_not_learned() {
 }
 
 #[test]
+fn an_epsilon_that_fp16_can_hold_keeps_adam_finite_in_fp16() {
+    let loss = |flags: &str| train_alone(&format!("--steps 40 --fault vanishing-eps {flags}"))["loss"].clone();
+    assert_eq!(loss(""), "NaN");
+    assert!(loss("--eps 1e-4").as_f64().is_some_and(|loss| loss < 10.0), "{}", loss("--eps 1e-4"));
+}
+
+#[test]
 fn the_scaler_obeys_its_flags() {
     let scale = |flags: &str| train_alone(&format!("--steps 12 {flags}"))["scale"].as_f64();
     assert_eq!(scale("--init-scale 1024"), Some(1024.0));
     assert_eq!(scale("--init-scale 1024 --growth-interval 5"), Some(4096.0));
+    assert_eq!(scale("--max-scale 2048"), Some(2048.0));
+    assert_eq!(scale("--min-scale 32768 --fault overflow"), Some(32768.0));
     assert_eq!(scale("--static-scale 512"), Some(512.0));
     assert_eq!(scale("--precision fp32"), None);
 }

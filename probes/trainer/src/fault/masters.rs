@@ -76,7 +76,7 @@ pub struct BrokenStepper {
 impl BrokenStepper {
     /// Copies of a model's parameters, and one optimizer on each of the two.
     pub fn new(mistake: BrokenMasters, options: &Options, vs: &nn::VarStore) -> Result<Self> {
-        let (kind, lr) = (options.optimizer(), options.learning_rate());
+        let (kind, lr) = (options.optimizer_config(), options.learning_rate());
         let masters = MasterWeights::new(vs)?;
         let optimizer = kind.build(masters.vars(), lr)?;
         Ok(Self { mistake, masters, optimizer, on_model: kind.build(vs, lr)?, faulty: false })

@@ -1,5 +1,5 @@
-//! Two runs that FP16 shows alike: in one the gradient was lost, in the other its zeros are by design (a ReLU's). The doctor tells them
-//! apart where backward was seen before it rounded, and where it was not, it says so and does not claim a measurement.
+//! Two runs that FP16 shows alike: in one the gradient was lost, in the other its zeros are by design (a ReLU's, or dead units). The doctor
+//! tells them apart where backward was seen before it rounded; where it was not, it calls its share an estimate.
 
 use ampdoctor::observation::scenario::{Scenario, StepBuilder, normal, stats_of};
 use ampdoctor::rules::{Diagnosis, Finding, Severity, Value};
@@ -18,6 +18,16 @@ fn lost(step: u64) -> Vec<f64> {
 /// What FP16 keeps of it: sparse, and each number exact.
 fn sparse(step: u64) -> Vec<f64> {
     lost(step).into_iter().map(|x| f64::from(f16::from_f64(x))).collect()
+}
+
+/// A gradient of which FP16 keeps nothing.
+fn lost_whole(step: u64) -> Vec<f64> {
+    normal(ELEMENTS, (-40.0f64).exp2(), step)
+}
+
+/// A gradient that is zero before FP16 holds it: that of dead units.
+fn zero(_step: u64) -> Vec<f64> {
+    vec![0.0; ELEMENTS]
 }
 
 /// Four layers that are well above, and below them `bottom`, whose gradient is `gradient` before FP16 holds it.
@@ -81,12 +91,24 @@ fn fp16_shows_the_two_alike() {
 }
 
 #[test]
-fn where_the_cast_was_seen_the_lost_one_is_found_and_the_sparse_one_is_not() {
+fn where_the_cast_was_seen_what_was_lost_is_measured_in_the_one_and_nothing_in_the_other() {
     let (lost, sparse) = (run(lost, true), run(sparse, true));
+    let share = |diagnosis: &Diagnosis| {
+        let finding = underflow(diagnosis).unwrap_or_else(|| panic!("{:?}", diagnosis.findings()));
+        evidence(finding, "lost_share").expect("a share that was measured")
+    };
+    assert!((0.5..0.9).contains(&share(&lost)), "{}", share(&lost));
+    // What is left fades in both, which is said of both.
+    assert_eq!(share(&sparse), 0.0);
+}
+
+#[test]
+fn of_two_gradients_that_are_all_zero_the_lost_one_is_found_and_the_one_by_design_is_not() {
+    let (lost, dead) = (run(lost_whole, true), run(zero, true));
+    assert_eq!(held(&lost), held(&dead), "FP16 shows the two alike");
     let finding = underflow(&lost).unwrap_or_else(|| panic!("{:?}", lost.findings()));
-    let share = evidence(finding, "lost_share").expect("a share that was measured");
-    assert!((0.5..0.9).contains(&share), "{share}");
-    assert!(underflow(&sparse).is_none(), "{:?}", sparse.findings());
+    assert_eq!(evidence(finding, "lost_share"), Some(1.0));
+    assert!(dead.findings().is_empty(), "{:?}", dead.findings());
 }
 
 #[test]

@@ -4,20 +4,39 @@ use std::collections::VecDeque;
 
 use crate::observation::Step;
 
+/// The loss of one step, and what is known of that step in every tier.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loss {
+    /// The step.
+    pub step: u64,
+    /// The loss; may be non-finite.
+    pub loss: f64,
+    /// The learning rate in force, where it was told.
+    pub lr: Option<f64>,
+    /// The loss scale in force, where there was one.
+    pub loss_scale: Option<f64>,
+    /// Whether a scaler withheld the step.
+    pub skipped: bool,
+}
+
 /// The first losses of the run and the latest; steps without one are not in it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Losses {
     /// The first finite losses, at most [`Losses::FIRST`].
     pub first: Vec<f64>,
     /// The latest losses with their steps, oldest first, non-finite ones too: at most [`Losses::WINDOW`].
-    pub recent: VecDeque<(u64, f64)>,
+    pub recent: VecDeque<Loss>,
+    /// Losses given in the whole run.
+    pub count: u64,
+    /// The highest learning rate that the run had before the oldest of `recent`; `None` where none was told.
+    pub highest_lr_before: Option<f64>,
 }
 
 impl Losses {
     /// Losses kept of the beginning.
     pub const FIRST: usize = 3;
     /// Losses kept of the recent past.
-    pub const WINDOW: usize = 64;
+    pub const WINDOW: usize = 96;
     /// Losses that are taken together for the present one, since a single batch says little.
     const PRESENT: usize = 8;
 
@@ -28,7 +47,7 @@ impl Losses {
 
     /// What it is now: the median of the latest finite ones; `None` where there is none.
     pub fn present(&self) -> Option<f64> {
-        median(self.recent.iter().rev().map(|&(_, loss)| loss).filter(|loss| loss.is_finite()).take(Self::PRESENT))
+        median(self.recent.iter().rev().map(|at| at.loss).filter(|loss| loss.is_finite()).take(Self::PRESENT))
     }
 
     /// Whether the loss has come down to this share of what it began with; `None` where there is no loss, or it began at 0 or below, where
@@ -43,10 +62,19 @@ impl Losses {
         if loss.is_finite() && self.first.len() < Self::FIRST {
             self.first.push(loss);
         }
-        if self.recent.len() == Self::WINDOW {
-            self.recent.pop_front();
+        self.count += 1;
+        if self.recent.len() == Self::WINDOW
+            && let Some(lr) = self.recent.pop_front().and_then(|oldest| oldest.lr)
+        {
+            self.highest_lr_before = Some(self.highest_lr_before.map_or(lr, |highest| highest.max(lr)));
         }
-        self.recent.push_back((step.index, loss));
+        self.recent.push_back(Loss {
+            step: step.index,
+            loss,
+            lr: step.lr,
+            loss_scale: step.loss_scale,
+            skipped: step.skipped(),
+        });
     }
 }
 

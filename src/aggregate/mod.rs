@@ -10,8 +10,8 @@ mod starvation;
 mod timeline;
 mod weights;
 
-pub use losses::Losses;
 pub(crate) use losses::median;
+pub use losses::{Loss, Losses};
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};

@@ -130,8 +130,8 @@ impl Explosion<'_> {
             return None;
         }
         let losses = |after: bool| {
-            let recent = aggregate.losses.recent.iter().filter(move |(step, _)| (*step > self.step.step) == after);
-            recent.map(|&(_, loss)| loss)
+            let recent = aggregate.losses.recent.iter().filter(move |at| (at.step > self.step.step) == after);
+            recent.map(|at| at.loss)
         };
         let before: Vec<f64> = losses(false).rev().take(BEFORE).filter(|l| l.is_finite()).collect();
         let after: Vec<f64> = losses(true).collect();

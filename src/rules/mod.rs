@@ -14,6 +14,7 @@ mod finding;
 mod gradient_overflow;
 mod gradient_underflow;
 mod limits;
+mod loss_jump;
 mod lost_weight_decay;
 mod no_loss_scale;
 mod non_finite_origin;

@@ -2,9 +2,9 @@
 
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, broken_masters, dead_updates,
-    exploding_updates, gradient_overflow, gradient_underflow, lost_weight_decay, no_loss_scale, non_finite_origin,
-    nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, stalled_updates,
-    static_scale_wrong, unmoved_weights, updates_below_normal, vanishing_eps,
+    exploding_updates, gradient_overflow, gradient_underflow, loss_jump, lost_weight_decay, no_loss_scale,
+    non_finite_origin, nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
+    stalled_updates, static_scale_wrong, unmoved_weights, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.
@@ -32,6 +32,7 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &vanishing_eps::VanishingEps,
         &unmoved_weights::UnmovedWeights,
         &non_finite_origin::NonFiniteOrigin,
+        &loss_jump::LossJump,
     ]
 }
 
@@ -79,6 +80,7 @@ mod tests {
         AMP407 vanishing-eps error
         AMP408 unmoved-weights error
         AMP501 non-finite-origin error
+        AMP701 loss-jump error
         ");
     }
 

@@ -14,6 +14,8 @@ pub enum Needs {
     Nothing,
     /// What the loss scaler did at every step. The library's own scaler is recorded in every tier, one of somebody else's is found at a scanned step.
     ScalerEvents,
+    /// The loss, which is recorded in every tier where it is given.
+    Losses,
     /// The tensors of this many scanned steps, in runs to which the rule applies, as far as that is known.
     Scans {
         /// Scanned steps.
@@ -44,6 +46,10 @@ pub fn standing(rule: &dyn Rule, aggregate: &Aggregate) -> Standing {
     let seen = &aggregate.instrument;
     match rule.needs() {
         Needs::Nothing => Standing::Judged,
+        Needs::Losses if aggregate.losses.count > 0 => Standing::Judged,
+        Needs::Losses => Standing::Unsure(
+            "no loss was given, and it judges the loss: give it to the doctor with `doctor.step(&loss)`".into(),
+        ),
         Needs::ScalerEvents if aggregate.scaler_config.is_some() || !aggregate.scale_dynamics.skips.is_empty() => {
             Standing::Judged
         }
@@ -121,7 +127,8 @@ mod tests {
         let off = run(Sampling::Off, Tier::Off, 0, true);
         for rule in all() {
             let code = rule.info().code;
-            let on_events = matches!(rule.needs(), super::Needs::ScalerEvents | super::Needs::Nothing);
+            let on_events =
+                matches!(rule.needs(), super::Needs::ScalerEvents | super::Needs::Losses | super::Needs::Nothing);
             // AMP001 says of the run as a whole what the others say of themselves; a dynamic scale is no matter of a static one.
             let expected = (!on_events || code == "AMP001") && !["AMP307", "AMP308"].contains(&code);
             assert_eq!(unsure(&off).contains(&code), expected, "{code}: {:#?}", off.doubts());

@@ -5,6 +5,7 @@ mod magnitude;
 mod maxima;
 mod non_finite;
 mod scale_dynamics;
+mod shadows;
 mod site;
 mod starvation;
 mod timeline;
@@ -16,6 +17,7 @@ pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
 pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
+pub use shadows::{Compared, ShadowSample, Shadowed, Shadows};
 use site::Verdict;
 pub use site::{Sample, SiteSummary};
 pub use starvation::FEWEST_ELEMENTS;
@@ -48,6 +50,8 @@ pub struct Aggregate {
     pub losses: Losses,
     /// How the optimizer moves the weights.
     pub weights: Weights,
+    /// What comparisons with FP32 showed.
+    pub shadows: Shadows,
     /// What was sampled and what was lost.
     pub instrument: Instrument,
     /// The latest step, whole.
@@ -133,6 +137,7 @@ impl Aggregate {
             Record::Site(id, site) => self.apply_site(id, site),
             Record::Scaler(config) => self.apply_scaler(config),
             Record::Step(step) => self.apply_step(step),
+            Record::Shadow(shadow) => self.shadows.push(&shadow, &self.sites),
             Record::Note(note) => self.apply_note(note),
             Record::End(end) => self.end = Some(end),
         }

@@ -3,11 +3,13 @@
 mod run;
 mod scaler;
 pub mod scenario;
+mod shadow;
 mod site;
 mod step;
 
 pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
 pub use scaler::{ScalerConfig, ScalerEvent};
+pub use shadow::{Shadow, ShadowGradient};
 pub use site::{Probe, Site, SiteId};
 pub use step::{Cost, Observation, Rounding, Step, Tier};
 
@@ -22,6 +24,8 @@ pub enum Record {
     Scaler(ScalerConfig),
     /// One step.
     Step(Step),
+    /// A comparison with FP32, after the step before it and before the one that it belongs to.
+    Shadow(Shadow),
     /// Something about the instrument itself.
     Note(Note),
     /// The last record of a run that ended in order; a killed run has none.

@@ -9,9 +9,9 @@ use super::schema::{self, record::Kind, run, scaler_event};
 use super::{FORMAT, FORMAT_VERSION};
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
-use crate::scan::{Dtype, ExponentHistogram, Fidelity, Scaled, Stats};
+use crate::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 
 /// Exponents that a finite non-zero `f64` can have.
 const EXPONENTS: std::ops::RangeInclusive<i64> = -1074..=1023;
@@ -86,6 +86,10 @@ pub(super) fn decode_payload(payload: &[u8], sites: &mut Sites) -> Result<Decode
         Some(Kind::Step(s)) => {
             let (step, lost) = step(s, sites)?;
             return Ok(Decoded::Record(Record::Step(step), lost));
+        }
+        Some(Kind::Shadow(s)) => {
+            let (shadow, lost) = shadow(s, sites)?;
+            return Ok(Decoded::Record(Record::Shadow(shadow), lost));
         }
         Some(Kind::Note(n)) => Record::Note(note(n)?),
         Some(Kind::End(e)) => Record::End(end(e)?),
@@ -310,6 +314,59 @@ fn scaler_event(event: schema::ScalerEvent) -> Option<ScalerEvent> {
 
 fn cost(schema::Cost { step_ns, probe_ns, dropped_steps, unscanned }: schema::Cost) -> Cost {
     Cost { step_ns, probe_ns, dropped_steps, unscanned }
+}
+
+/// The shadow without the gradients of sites that nobody defined, and these sites.
+fn shadow(s: schema::Shadow, sites: &Sites) -> Result<(Shadow, Lost), Nonsense> {
+    let mut lost = Lost::default();
+    let mut gradients = Vec::with_capacity(s.gradients.len());
+    for g in s.gradients {
+        if !sites.contains_key(&g.site) {
+            lost.sites.push(g.site);
+            lost.observations += 1;
+            continue;
+        }
+        let here = |Nonsense(what)| Nonsense(format!("shadow of step {}, site {}: {what}", s.step, g.site));
+        let likeness = likeness(g.likeness.unwrap_or_default()).map_err(here)?;
+        gradients.push(ShadowGradient { site: SiteId(g.site), likeness });
+    }
+    let shadow = Shadow {
+        step: s.step,
+        loss_scale: s.loss_scale,
+        loss: s.loss,
+        recomputed: s.recomputed,
+        time_ns: s.time_ns,
+        gradients,
+        failure: s.failure,
+    };
+    Ok((shadow, lost))
+}
+
+fn likeness(l: schema::Likeness) -> Result<Likeness, Nonsense> {
+    let counts = [l.nonzero, l.kept, l.non_finite, l.non_finite_in_fp32];
+    let squares = [l.energy, l.fp32_energy, l.lost_energy, l.magnitude, l.fp32_magnitude];
+    let counted = l.lost <= l.nonzero && l.fading <= l.kept && counts.iter().all(|&n| n <= l.count);
+    let summed = squares.iter().all(|&x| x.is_finite() && x >= 0.0) && l.lost_energy <= l.fp32_energy;
+    if !counted || !summed || ![l.dot, l.sum, l.fp32_sum].iter().all(|x| x.is_finite()) {
+        return Err(Nonsense(format!("a gradient and FP32's whose numbers contradict each other: {l:?}")));
+    }
+    Ok(Likeness {
+        count: l.count,
+        nonzero: l.nonzero,
+        lost: l.lost,
+        kept: l.kept,
+        fading: l.fading,
+        non_finite: l.non_finite,
+        non_finite_in_fp32: l.non_finite_in_fp32,
+        dot: l.dot,
+        energy: l.energy,
+        fp32_energy: l.fp32_energy,
+        lost_energy: l.lost_energy,
+        sum: l.sum,
+        magnitude: l.magnitude,
+        fp32_sum: l.fp32_sum,
+        fp32_magnitude: l.fp32_magnitude,
+    })
 }
 
 fn note(n: schema::Note) -> Result<Note, Nonsense> {

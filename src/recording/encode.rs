@@ -6,9 +6,9 @@ use super::schema::{self, record::Kind, run, scaler_event};
 use super::{FORMAT, FORMAT_VERSION, frame};
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, Site, SiteId, Step, Tier,
 };
-use crate::scan::{Dtype, Fidelity, Scaled, Stats};
+use crate::scan::{Dtype, Fidelity, Likeness, Scaled, Stats};
 
 /// Appends the frame of a record, exactly as it stands in a recording.
 pub fn encode_frame(record: &Record, out: &mut Vec<u8>) {
@@ -22,6 +22,7 @@ fn kind(record: &Record) -> Kind {
         Record::Site(id, s) => Kind::Site(site(*id, s)),
         Record::Scaler(config) => Kind::Scaler(scaler(config)),
         Record::Step(s) => Kind::Step(step(s)),
+        Record::Shadow(s) => Kind::Shadow(shadow(s)),
         Record::Note(n) => Kind::Note(note(n)),
         Record::End(e) => Kind::End(end(e)),
     }
@@ -181,6 +182,41 @@ fn scaler_event(event: &ScalerEvent) -> schema::ScalerEvent {
 
 fn cost(Cost { step_ns, probe_ns, dropped_steps, unscanned }: Cost) -> schema::Cost {
     schema::Cost { step_ns, probe_ns, dropped_steps, unscanned }
+}
+
+fn shadow(shadow: &Shadow) -> schema::Shadow {
+    let gradients = shadow.gradients.iter();
+    schema::Shadow {
+        step: shadow.step,
+        loss_scale: shadow.loss_scale,
+        loss: shadow.loss,
+        recomputed: shadow.recomputed,
+        time_ns: shadow.time_ns,
+        gradients: gradients
+            .map(|g| schema::ShadowGradient { site: g.site.0, likeness: Some(likeness(g.likeness)) })
+            .collect(),
+        failure: shadow.failure.clone(),
+    }
+}
+
+fn likeness(l: Likeness) -> schema::Likeness {
+    schema::Likeness {
+        count: l.count,
+        nonzero: l.nonzero,
+        lost: l.lost,
+        kept: l.kept,
+        fading: l.fading,
+        non_finite: l.non_finite,
+        non_finite_in_fp32: l.non_finite_in_fp32,
+        dot: l.dot,
+        energy: l.energy,
+        fp32_energy: l.fp32_energy,
+        lost_energy: l.lost_energy,
+        sum: l.sum,
+        magnitude: l.magnitude,
+        fp32_sum: l.fp32_sum,
+        fp32_magnitude: l.fp32_magnitude,
+    }
 }
 
 fn note(note: &Note) -> schema::Note {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::writer::{Batch, Shared, Sink, Writer};
 use super::{WriteError, files, signal};
 use crate::observation::{
-    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, Site, SiteId, Step,
+    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, Shadow, ShadowGradient,
+    Site, SiteId, Step,
 };
 
 /// Steps that may wait for the writer. At ten steps a second the disk may stall for six seconds.
@@ -125,11 +126,27 @@ impl Recorder {
         self.last_step = step.index;
         step.cost.dropped_steps = self.dropped;
         let size = memory(&step);
-        let accepted = self.shared.queued.load(Ordering::Relaxed) + size <= QUEUE_BYTES && self.send(Some(step), size);
+        let accepted = self.fits(size) && self.send(Some(Record::Step(step)), size);
         if !accepted {
             self.count_dropped();
         }
         accepted
+    }
+
+    /// Hands a comparison with FP32 to the writer; false when there was no room for it, which a note then says.
+    pub fn shadow(&mut self, shadow: Shadow) -> bool {
+        let size = size_of::<Shadow>() + shadow.gradients.len() * size_of::<ShadowGradient>();
+        let step = shadow.step;
+        let accepted = self.fits(size) && self.send(Some(Record::Shadow(shadow)), size);
+        if !accepted && self.failure().is_none() {
+            let text = "The recorder's queue was full and a comparison with FP32 was dropped.".into();
+            self.say(Record::Note(Note { step, kind: NoteKind::Dropped, text }));
+        }
+        accepted
+    }
+
+    fn fits(&self, size: usize) -> bool {
+        self.shared.queued.load(Ordering::Relaxed) + size <= QUEUE_BYTES
     }
 
     /// Hands the scaler's settings to the writer.
@@ -172,11 +189,12 @@ impl Recorder {
         self.send(None, 0);
     }
 
-    /// Sends what is pending, and a step behind it. What does not fit stays pending, but for the step.
-    fn send(&mut self, step: Option<Step>, size: usize) -> bool {
+    /// Sends what is pending, and `last` behind it. What does not fit stays pending, but for `last`.
+    fn send(&mut self, last: Option<Record>, size: usize) -> bool {
         let Some(queue) = self.queue.as_ref().filter(|_| std::process::id() == self.pid) else { return false };
         let mut records = std::mem::take(&mut self.pending);
-        records.extend(step.map(Record::Step));
+        let pending = records.len();
+        records.extend(last);
         self.shared.queued.fetch_add(size, Ordering::Relaxed);
         let refused = match queue.try_send(Batch { records, size }) {
             Ok(()) => {
@@ -189,7 +207,7 @@ impl Recorder {
         };
         self.shared.queued.fetch_sub(size, Ordering::Relaxed);
         self.pending = refused.unwrap_or_default();
-        self.pending.retain(|record| !matches!(record, Record::Step(_)));
+        self.pending.truncate(pending);
         false
     }
 

@@ -3,7 +3,7 @@
 /// One entry of a recording, one to a frame. A record of a kind that the reader does not know is skipped.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Record {
-    #[prost(oneof = "record::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "record::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<record::Kind>,
 }
 /// Nested message and enum types in `Record`.
@@ -26,6 +26,9 @@ pub mod record {
         /// The last record of a run that ended in order.
         #[prost(message, tag = "6")]
         End(super::End),
+        /// Before the step that it belongs to.
+        #[prost(message, tag = "7")]
+        Shadow(super::Shadow),
     }
 }
 /// What ran, where, and how it is sampled.
@@ -340,6 +343,81 @@ pub struct Cost {
     /// Tensors of this step that could not be scanned.
     #[prost(uint32, tag = "4")]
     pub unscanned: u32,
+}
+/// The gradient of one batch beside the one that FP32 gives for it, from the same weights and random numbers.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Shadow {
+    /// The step whose weights and batch were used; its record follows later.
+    #[prost(uint64, tag = "1")]
+    pub step: u64,
+    /// The loss scale that the mixed-precision gradient carried.
+    #[prost(double, optional, tag = "2")]
+    pub loss_scale: ::core::option::Option<f64>,
+    /// The loss in FP32.
+    #[prost(double, optional, tag = "3")]
+    pub loss: ::core::option::Option<f64>,
+    /// The mixed-precision gradient was computed anew for the comparison: the run's own could not be used.
+    #[prost(bool, tag = "4")]
+    pub recomputed: bool,
+    /// Wall time; it is in no Cost.
+    #[prost(uint64, tag = "5")]
+    pub time_ns: u64,
+    #[prost(message, repeated, tag = "6")]
+    pub gradients: ::prost::alloc::vec::Vec<ShadowGradient>,
+    /// Why there is no comparison, where there is none.
+    #[prost(string, optional, tag = "7")]
+    pub failure: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ShadowGradient {
+    /// A Site.id of a parameter's gradient that an earlier record defined.
+    #[prost(uint32, tag = "1")]
+    pub site: u32,
+    #[prost(message, optional, tag = "2")]
+    pub likeness: ::core::option::Option<Likeness>,
+}
+/// A gradient beside FP32's, both without a loss scale. Elements that are not finite on one side are in none of the sums.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Likeness {
+    #[prost(uint64, tag = "1")]
+    pub count: u64,
+    /// Finite and not zero in FP32.
+    #[prost(uint64, tag = "2")]
+    pub nonzero: u64,
+    /// Those of them that are zero in mixed precision.
+    #[prost(uint64, tag = "3")]
+    pub lost: u64,
+    /// Not zero in mixed precision.
+    #[prost(uint64, tag = "4")]
+    pub kept: u64,
+    /// Those of them whose magnitude, times the loss scale, lies below 2^-14.
+    #[prost(uint64, tag = "5")]
+    pub fading: u64,
+    /// Not finite in mixed precision alone.
+    #[prost(uint64, tag = "6")]
+    pub non_finite: u64,
+    /// Not finite in FP32.
+    #[prost(uint64, tag = "7")]
+    pub non_finite_in_fp32: u64,
+    /// Sum of the products.
+    #[prost(double, tag = "8")]
+    pub dot: f64,
+    /// Sums of the squares: in mixed precision, in FP32, and of FP32's lost elements.
+    #[prost(double, tag = "9")]
+    pub energy: f64,
+    #[prost(double, tag = "10")]
+    pub fp32_energy: f64,
+    #[prost(double, tag = "11")]
+    pub lost_energy: f64,
+    /// Sums of the values and of the magnitudes.
+    #[prost(double, tag = "12")]
+    pub sum: f64,
+    #[prost(double, tag = "13")]
+    pub magnitude: f64,
+    #[prost(double, tag = "14")]
+    pub fp32_sum: f64,
+    #[prost(double, tag = "15")]
+    pub fp32_magnitude: f64,
 }
 /// Something about the instrument itself.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -2,9 +2,9 @@
 
 use ampdoctor::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
-use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Scaled, Stats};
+use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -171,6 +171,53 @@ fn step(sites: u32) -> impl Strategy<Value = Step> {
     )
 }
 
+fn likeness() -> impl Strategy<Value = Likeness> {
+    let part = || 0..1u64 << 40;
+    let (square, sum) = (|| 0.0..1e300f64, || -1e300..1e300f64);
+    let counts = ([part(), part(), part(), part()], part(), part());
+    (counts, [square(), square(), square(), square()], [sum(), sum(), sum()], 0.0..=1.0f64).prop_map(
+        |(([a, b, c, d], e, f), [energy, fp32_energy, magnitude, fp32_magnitude], [dot, sum, fp32_sum], share)| {
+            Likeness {
+                count: a.max(b).max(c).max(d) + 1,
+                nonzero: a,
+                lost: e.min(a),
+                kept: b,
+                fading: f.min(b),
+                non_finite: c,
+                non_finite_in_fp32: d,
+                dot,
+                energy,
+                fp32_energy,
+                lost_energy: share * fp32_energy,
+                sum,
+                magnitude,
+                fp32_sum,
+                fp32_magnitude,
+            }
+        },
+    )
+}
+
+/// Comparisons at the sites 0 to `sites`, exclusive.
+fn shadow(sites: u32) -> impl Strategy<Value = Shadow> {
+    let gradient = (0..sites.max(1), likeness())
+        .prop_map(|(site, likeness)| ShadowGradient { site: SiteId(site), likeness });
+    let gradients = vec(gradient, if sites == 0 { 0..1 } else { 0..4 });
+    let numbers = (proptest::option::of(number()), proptest::option::of(number()));
+    let failure = proptest::option::of(any::<String>());
+    (any::<u64>(), any::<u64>(), numbers, any::<bool>(), gradients, failure).prop_map(
+        |(step, time_ns, (loss_scale, loss), recomputed, gradients, failure)| Shadow {
+            step,
+            loss_scale,
+            loss,
+            recomputed,
+            time_ns,
+            gradients,
+            failure,
+        },
+    )
+}
+
 fn note() -> impl Strategy<Value = Note> {
     let kinds = vec![NoteKind::BlindSpot, NoteKind::Detached, NoteKind::Dropped, NoteKind::Information];
     (any::<u64>(), select(kinds), any::<String>()).prop_map(|(step, kind, text)| Note { step, kind, text })
@@ -192,6 +239,7 @@ fn run() -> impl Strategy<Value = Vec<Record>> {
             4 => step(n).prop_map(Record::Step),
             1 => scaler().prop_map(Record::Scaler),
             1 => note().prop_map(Record::Note),
+            1 => shadow(n).prop_map(Record::Shadow),
         ];
         (info(), Just(sites), vec(later, 0..6), end()).prop_map(|(info, sites, later, end)| {
             let sites = sites.into_iter().enumerate().map(|(i, site)| Record::Site(SiteId(i as u32), site));

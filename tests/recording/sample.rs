@@ -2,10 +2,10 @@
 
 use ampdoctor::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::recording::{DecodeError, Decoder, Integrity, encode_frame};
-use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Scaled, Stats};
+use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 
 pub fn run_info() -> RunInfo {
     RunInfo {
@@ -91,6 +91,36 @@ pub fn observed(index: u64, sites: &[SiteId]) -> Step {
     Step { observations: sites.iter().map(|&site| observation(site)).collect(), ..step(index) }
 }
 
+/// A comparison with FP32 in which each number is another one.
+pub fn shadow(step: u64, site: SiteId) -> Shadow {
+    let likeness = Likeness {
+        count: 640,
+        nonzero: 600,
+        lost: 60,
+        kept: 540,
+        fading: 30,
+        non_finite: 4,
+        non_finite_in_fp32: 2,
+        dot: 1e-9,
+        energy: 2e-9,
+        fp32_energy: 3e-9,
+        lost_energy: 1e-12,
+        sum: -1e-5,
+        magnitude: 3e-5,
+        fp32_sum: -2e-5,
+        fp32_magnitude: 4e-5,
+    };
+    Shadow {
+        step,
+        loss_scale: Some(65536.0),
+        loss: Some(2.25),
+        recomputed: true,
+        time_ns: 5_000_000,
+        gradients: vec![ShadowGradient { site, likeness }],
+        failure: Some("none, in truth".into()),
+    }
+}
+
 /// One of everything.
 pub fn records() -> Vec<Record> {
     let scaler = ScalerConfig {
@@ -110,6 +140,7 @@ pub fn records() -> Vec<Record> {
         Record::Step(observed(0, &[SiteId(0)])),
         Record::Note(Note { step: 0, kind: NoteKind::BlindSpot, text: "a sparse tensor was not scanned".into() }),
         Record::Site(SiteId(1), site("head")),
+        Record::Shadow(shadow(1, SiteId(0))),
         Record::Step(observed(1, &[SiteId(0), SiteId(1)])),
         Record::Step(Step { loss: None, loss_scale: None, lr: None, ..step(2) }),
         Record::End(End { steps: 3, dropped_steps: 0, reason: EndReason::Finished }),

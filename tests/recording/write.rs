@@ -37,6 +37,7 @@ fn kind(record: &Record) -> char {
         Record::Site(..) => 's',
         Record::Scaler(_) => 'c',
         Record::Step(_) => 'S',
+        Record::Shadow(_) => 'h',
         Record::Note(_) => 'n',
         Record::End(_) => 'E',
     }

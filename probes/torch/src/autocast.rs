@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use tch::{Device, Kind};
 
+use crate::shadow;
 use crate::shim::{self, ShimError};
 
 /// Why autocast could not be entered.
@@ -65,7 +66,9 @@ pub fn autocast_if<T>(enabled: bool, device: Device, kind: Kind, body: impl FnOn
 /// [`autocast`] that returns what is wrong with its arguments, before `body` runs.
 pub fn f_autocast<T>(device: Device, kind: Kind, body: impl FnOnce() -> T) -> Result<T, AutocastError> {
     let device = AutocastDevice::of(device)?;
-    let _level = Level::enter(device, dtype_code(kind)?)?;
+    // In an FP32 shadow the same closure runs without.
+    let dtype = dtype_code(kind)?.filter(|_| !shadow::in_fp32());
+    let _level = Level::enter(device, dtype)?;
     Ok(body())
 }
 
@@ -85,6 +88,9 @@ pub fn no_autocast<T>(body: impl FnOnce() -> T) -> T {
 pub fn is_autocast_enabled(device: Device) -> bool {
     AutocastDevice::of(device).ok().and_then(|device| get(device).ok()).is_some_and(|state| state.enabled != 0)
 }
+
+/// The number by which LibTorch calls FP32.
+const FLOAT: i32 = 6;
 
 /// The number by which LibTorch calls a dtype to cast to; `None` to switch autocast off.
 fn dtype_code(kind: Kind) -> Result<Option<i32>, AutocastError> {
@@ -121,7 +127,7 @@ struct State {
 }
 
 /// One level of autocast on this thread; dropping it restores what was before.
-struct Level {
+pub(crate) struct Level {
     device: AutocastDevice,
     before: State,
     cast_differs: bool,
@@ -130,6 +136,20 @@ struct Level {
 }
 
 impl Level {
+    /// Both kinds of device without autocast, the CPU's first; what switches it on again by a way of its own casts to FP32.
+    ///
+    /// The casts that a surrounding level has made are kept.
+    pub(crate) fn fp32() -> Result<[Level; 2], ShimError> {
+        let off = |device| {
+            let before = get(device)?;
+            enter(false)?;
+            let level = Level { device, before, cast_differs: false, not_send: PhantomData };
+            set(device, State { enabled: 0, dtype: FLOAT })?;
+            Ok(level)
+        };
+        Ok([off(AutocastDevice::Cpu)?, off(AutocastDevice::Cuda)?])
+    }
+
     fn enter(device: AutocastDevice, dtype: Option<i32>) -> Result<Level, ShimError> {
         let before = get(device)?;
         let now = State { enabled: i32::from(dtype.is_some()), dtype: dtype.unwrap_or(before.dtype) };

@@ -115,6 +115,9 @@ pub(crate) fn inside_scaler() -> bool {
 }
 
 fn tell(signal: impl FnOnce() -> Signal) {
+    if crate::shadow::is_on() {
+        return;
+    }
     let listeners = current();
     if listeners.is_empty() {
         return;

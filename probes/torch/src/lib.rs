@@ -47,6 +47,7 @@ mod report;
 mod run_dir;
 mod sampling;
 mod scaler;
+mod shadow;
 mod shim;
 
 #[doc(hidden)]

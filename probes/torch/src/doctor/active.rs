@@ -2,15 +2,18 @@
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ampdoctor::observation::{Cost, EndReason, Note, NoteKind, Sampling, Step, Tier};
+use ampdoctor::observation::{Cost, EndReason, Note, NoteKind, Sampling, Shadow, ShadowGradient, Step, Tier};
 use ampdoctor::recording::Recorder;
+
+use tch::Tensor;
 
 use crate::events::{self, Listener, Signal};
 use crate::observer::{Attachment, Observer, StepTrace};
 use crate::report::RunReport;
 use crate::sampling::{Sampler, StepFacts};
+use crate::shadow;
 
 /// A doctor at work.
 pub(super) struct Active {
@@ -28,6 +31,10 @@ pub(super) struct Active {
     contended: u64,
     detached: bool,
     foreign: bool,
+    /// Whether the observer is at work in this step.
+    watching: bool,
+    /// Time that shadows took in this step.
+    shadow_ns: u64,
 }
 
 impl Active {
@@ -44,7 +51,8 @@ impl Active {
         for masters in events::living_masters() {
             attachment.hear(&Signal::Masters(masters));
         }
-        observer.enable(sampler.first());
+        let watching = sampler.first();
+        observer.enable(watching);
         let now = Instant::now();
         Self {
             attachment,
@@ -61,6 +69,8 @@ impl Active {
             contended: 0,
             detached: false,
             foreign: false,
+            watching,
+            shadow_ns: 0,
         }
     }
 
@@ -97,7 +107,7 @@ impl Active {
             return self.detach();
         }
         let index = self.index;
-        let work = entered.duration_since(self.step_began);
+        let work = entered.duration_since(self.step_began).saturating_sub(Duration::from_nanos(self.shadow_ns));
         let shim_ns = self.observer.take_ns();
         let Self { attachment, recorder, sampler, .. } = self;
         let mut full_next = false;
@@ -124,8 +134,52 @@ impl Active {
         self.index += 1;
         self.observer.end_step();
         self.follow_thread();
-        self.observer.enable(full_next || self.foreign && !matches!(self.sampling, Sampling::Off));
+        self.watching = full_next || self.foreign && !matches!(self.sampling, Sampling::Off);
+        self.observer.enable(self.watching);
+        self.shadow_ns = 0;
         self.step_began = Instant::now();
+    }
+
+    /// Compares with FP32; whether that went well. The observer looks away: none of it belongs to the training.
+    pub(super) fn shadow(&mut self, closure: &mut dyn FnMut() -> Tensor) -> bool {
+        if self.detached {
+            return false;
+        }
+        let began = Instant::now();
+        self.observer.enable(false);
+        let outcome = match self.attachment.for_shadow(self.index) {
+            Some((originals, held)) => shadow::run(&originals, held, closure),
+            None => Err("the VarStore is locked, or the observer's state is lost".into()),
+        };
+        let time_ns = began.elapsed().as_nanos() as u64;
+        let went_well = self.record_shadow(outcome, time_ns);
+        self.observer.enable(self.watching);
+        self.shadow_ns += began.elapsed().as_nanos() as u64;
+        went_well
+    }
+
+    fn record_shadow(&mut self, outcome: Result<shadow::Outcome, String>, time_ns: u64) -> bool {
+        let empty = Shadow { step: self.index, time_ns, ..Shadow::default() };
+        let shadow = match outcome {
+            Ok(found) => Shadow {
+                loss_scale: found.loss_scale,
+                loss: Some(found.loss),
+                recomputed: found.recomputed,
+                gradients: (found.pairs.into_iter())
+                    .map(|p| ShadowGradient { site: self.recorder.intern(&p.site), likeness: p.likeness })
+                    .collect(),
+                ..empty
+            },
+            Err(why) => {
+                if !self.said.contains(&why) {
+                    eprintln!("ampdoctor: no comparison with FP32 at step {}, training goes on: {why}", self.index);
+                    self.said.push(why.clone());
+                }
+                Shadow { failure: Some(why), ..empty }
+            }
+        };
+        let went_well = shadow.failure.is_none();
+        self.recorder.shadow(shadow) && went_well
     }
 
     fn record(&mut self, taken: StepTrace, loss: Option<f64>, entered: Instant, shim_ns: u64) {
@@ -149,7 +203,7 @@ impl Active {
             (false, false) => Tier::Off,
         };
         let cost = Cost {
-            step_ns: self.step_began.elapsed().as_nanos() as u64,
+            step_ns: (self.step_began.elapsed().as_nanos() as u64).saturating_sub(self.shadow_ns),
             probe_ns: shim_ns + taken.scaler_ns + entered.elapsed().as_nanos() as u64,
             dropped_steps: self.recorder.dropped_steps(),
             unscanned: taken.unscanned,

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use ampdoctor::observation::EndReason;
+use tch::Tensor;
 use tch::nn::VarStore;
 
 pub use builder::DoctorBuilder;
@@ -49,6 +50,41 @@ impl Doctor {
         if outcome.is_err() {
             active.give_up("a panic while a step was recorded");
         }
+    }
+
+    /// Runs the model once more in FP32 on this batch, and records how like the gradient of each parameter is to FP32's: cosine, norm, and the share that was
+    /// rounded to zero. True where there is a comparison; what went wrong is said on standard error and in the recording, and training goes on.
+    ///
+    /// `loss` is a closure that computes the loss as the loop does, its autocast included, without the loss scale:
+    ///
+    /// ```no_run
+    /// # use ampdoctor_torch::{Doctor, GradScaler, autocast};
+    /// # use tch::{Device, Kind, Tensor, nn::Module};
+    /// # fn step(doctor: &mut Doctor, scaler: &mut GradScaler, net: &dyn Module, x: &Tensor, y: &Tensor, step: u64) {
+    /// let loss = || autocast(Device::Cpu, Kind::Half, || net.forward(x).cross_entropy_for_logits(y));
+    /// scaler.backward(&loss());
+    /// if step % 100 == 0 {
+    ///     doctor.shadow(loss);
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// * **In FP32** everything is: autocast is off whoever switches it on, FP16 and BF16 tensors are widened, casts to them are left out, and the weights are the FP32
+    ///   copies of [`MasterWeights`](crate::MasterWeights), or where there are none the 16-bit weights widened.
+    /// * **Where in the loop.** Best right after `backward`: then the gradient that is compared is the run's own, `.grad`, and the closure runs once. Anywhere else, with
+    ///   several micro-batches in one step, and where the closure draws random numbers (dropout), `.grad` is not the gradient of this batch and these numbers; then
+    ///   the closure runs a second time, as it is, for the mixed-precision side, and the recording says so. In both runs the random numbers are the same.
+    /// * **Nothing of the run changes**: not a bit of a weight, a buffer (the running statistics of BatchNorm), a gradient or a random number. The closure works on stand-ins for
+    ///   the model's tensors; one that would change a parameter in place, or that panics, gives no comparison. What it changes of yours outside the model is changed.
+    /// * **What it costs**: a forward and a backward in FP32, at times another in mixed precision; it is in no budget, and the report says it apart. Until it returns it
+    ///   holds an FP32 gradient of every parameter (4 bytes each), another 4 bytes for each 16-bit parameter without an FP32 copy, and the activations of one batch.
+    pub fn shadow(&mut self, mut loss: impl FnMut() -> Tensor) -> bool {
+        let Some(active) = &mut self.active else { return false };
+        let outcome = catch_unwind(AssertUnwindSafe(|| active.shadow(&mut loss)));
+        outcome.unwrap_or_else(|_| {
+            active.give_up("a panic while a shadow was recorded");
+            false
+        })
     }
 
     /// Says the learning rate in force; tch has no way to ask an optimizer for it.

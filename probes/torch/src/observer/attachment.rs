@@ -15,6 +15,7 @@ use super::border::{RawOp, RawTensor, ampd_plant_exception};
 use super::params::ParamTable;
 use super::state::State;
 use crate::events::{self, Listener, Signal};
+use crate::shadow::{Held, Original};
 
 impl StepTrace {
     /// Whether the step was skipped, or something in it was not finite that no mask put there.
@@ -130,6 +131,15 @@ impl Attachment {
         Some(taken)
     }
 
+    /// The model's tensors for a shadow, and what is known of the gradients that they hold; `None` where the state is lost or a VarStore is locked.
+    pub(crate) fn for_shadow(&self, step: u64) -> Option<(Vec<Original>, Held)> {
+        let mut state = self.state.lock().ok()?;
+        // What is open is known by its place in the table, which may change.
+        state.close_update();
+        let State { params, layers, .. } = &mut *state;
+        params.refresh(layers).then(|| (state.originals(), state.held(step)))
+    }
+
     /// Callbacks passed over because another was at work.
     pub(crate) fn contended(&self) -> u64 {
         self.contended.load(Relaxed)
@@ -162,8 +172,13 @@ impl Listener for Attachment {
         self.enter(Callback::Scaler, |state| match signal {
             Signal::Config(config) => state.scaler_config = Some(config.clone()),
             Signal::Event(event) => {
-                if let ScalerEvent::Scaled { scale } = event {
-                    state.loss_scale = Some(*scale);
+                match *event {
+                    ScalerEvent::Scaled { scale } => {
+                        state.loss_scale = Some(scale);
+                        state.scale_in_force = Some(scale);
+                    }
+                    ScalerEvent::Updated { to, .. } => state.scale_in_force = Some(to),
+                    _ => {}
                 }
                 state.scaler_events.push(*event);
             }

@@ -24,6 +24,8 @@ pub(super) struct ForeignScaler {
     pub events: Vec<ScalerEvent>,
     /// The scale in force in this step.
     pub scale: Option<f64>,
+    /// The scale that the next backward will carry, as far as it was seen.
+    pub in_force: Option<f64>,
     known: Option<ScalerConfig>,
     running: Option<Running>,
 }
@@ -83,6 +85,7 @@ impl ForeignScaler {
                 // SAFETY: not null (checked at the start), one f32 owned by the scaler.
                 let found_inf = unsafe { found_inf.read_unaligned() } != 0.0;
                 self.scale = Some(scale);
+                self.in_force = Some(scale);
                 self.events.push(ScalerEvent::Unscaled { optimizer: self.optimizers(), scale, found_inf });
             }
             Some(Running::Update { from, scale, tracker }) => {
@@ -91,6 +94,7 @@ impl ForeignScaler {
                     (f64::from(scale.read_unaligned()), if tracker.is_null() { 0 } else { tracker.read_unaligned() })
                 };
                 self.scale.get_or_insert(from);
+                self.in_force = Some(to);
                 self.events.push(ScalerEvent::Updated { from, to, growth_tracker: tracker.max(0) as u64 });
             }
             None => {}

@@ -14,6 +14,7 @@ mod layers;
 mod masters;
 mod optimizer;
 mod params;
+mod shadow;
 mod state;
 mod trace;
 mod updates;
@@ -85,6 +86,16 @@ pub(crate) fn framework() -> String {
     // SAFETY: a static C string.
     let version = unsafe { CStr::from_ptr(border::ampd_framework_version()) };
     format!("LibTorch {}", version.to_string_lossy())
+}
+
+/// The memory of a contiguous tensor on the host; `None` for any other.
+pub(crate) fn contiguous_bytes(tensor: &Tensor) -> Option<&[u8]> {
+    let described = border::tensor::describe(tensor)?;
+    let view = described.view()?;
+    // SAFETY: the tensor lives as long as what is borrowed of it, and nobody changes a tensor that is borrowed here.
+    let bytes = unsafe { border::dense_memory(&view) }?;
+    // SAFETY: as above; the length of the borrow is that of the tensor, not of its description.
+    Some(unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) })
 }
 
 /// The value of a floating-point tensor of one element, read from its memory without running an operator; `None` for any other.

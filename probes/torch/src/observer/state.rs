@@ -65,6 +65,8 @@ pub(super) struct State {
     pub scaler_events: Vec<ScalerEvent>,
     /// The scale of our own scaler's latest backward.
     pub loss_scale: Option<f64>,
+    /// The scale that our own scaler's next backward will carry, as far as it was told.
+    pub scale_in_force: Option<f64>,
     /// Tensors of this step that could not be scanned.
     pub unscanned: u32,
     /// Why tensors could not be scanned, each said once.

@@ -24,6 +24,7 @@ pub use error::ScalerError;
 pub use optimizer::AmpOptimizer;
 
 use crate::events;
+use crate::shadow;
 use optimizer::Optimizers;
 use policy::{Policy, ScaleState};
 use tensors::ScaleTensors;
@@ -136,7 +137,8 @@ impl GradScaler {
 
     /// [`scale`](Self::scale) that returns its error.
     pub fn f_scale(&mut self, loss: &Tensor) -> Result<Tensor, ScalerError> {
-        if !self.enabled {
+        // A shadow scales by itself.
+        if !self.enabled || shadow::is_on() {
             return Ok(loss.shallow_clone());
         }
         let loss = match loss.kind() {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use ampdoctor::observation::{Note, Observation, Probe, Record, RunInfo, Site, Step};
+use ampdoctor::observation::{Note, Observation, Probe, Record, RunInfo, Shadow, Site, Step};
 use ampdoctor::recording::read_run;
 use ampdoctor_torch::{Doctor, DoctorBuilder};
 use tch::nn::{self, VarStore};
@@ -15,6 +15,7 @@ pub struct Run {
     pub info: Option<RunInfo>,
     pub sites: Vec<Site>,
     pub steps: Vec<Step>,
+    pub shadows: Vec<Shadow>,
     pub notes: Vec<Note>,
     pub ended: bool,
 }
@@ -27,6 +28,7 @@ impl Run {
                 Record::Run(info) => run.info = Some(info),
                 Record::Site(_, site) => run.sites.push(site),
                 Record::Step(step) => run.steps.push(step),
+                Record::Shadow(shadow) => run.shadows.push(shadow),
                 Record::Note(note) => run.notes.push(note),
                 Record::Scaler(_) => {}
                 Record::End(_) => run.ended = true,

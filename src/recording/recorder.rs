@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::writer::{Batch, Shared, Sink, Writer};
 use super::{WriteError, files, signal};
 use crate::observation::{
-    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, Shadow, ShadowGradient,
-    Site, SiteId, Step,
+    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, Shadow, ShadowGradient, Site,
+    SiteId, Step,
 };
 
 /// Steps that may wait for the writer. At ten steps a second the disk may stall for six seconds.

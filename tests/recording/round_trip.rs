@@ -200,8 +200,8 @@ fn likeness() -> impl Strategy<Value = Likeness> {
 
 /// Comparisons at the sites 0 to `sites`, exclusive.
 fn shadow(sites: u32) -> impl Strategy<Value = Shadow> {
-    let gradient = (0..sites.max(1), likeness())
-        .prop_map(|(site, likeness)| ShadowGradient { site: SiteId(site), likeness });
+    let gradient =
+        (0..sites.max(1), likeness()).prop_map(|(site, likeness)| ShadowGradient { site: SiteId(site), likeness });
     let gradients = vec(gradient, if sites == 0 { 0..1 } else { 0..4 });
     let numbers = (proptest::option::of(number()), proptest::option::of(number()));
     let failure = proptest::option::of(any::<String>());

@@ -75,11 +75,14 @@ pub struct Options {
     /// Space the scanned steps so that the doctor takes at most this share of the time: 2% or 0.02
     #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "every")]
     pub budget: Option<f64>,
+    /// Compare the gradient of every n-th step with the one that FP32 gives for its batch
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub shadow_every: Option<u64>,
     /// Directory to record into [default: AMPDOCTOR_RUN, or the doctor's own choice]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Train without the doctor
-    #[arg(long, conflicts_with_all = ["every", "budget", "run"])]
+    #[arg(long, conflicts_with_all = ["every", "budget", "run", "shadow_every"])]
     pub no_doctor: bool,
     /// Plant a fault: `NAME[=STRENGTH][@STEP][:LAYER]`; see --list-faults
     #[arg(long, value_name = "FAULT")]

@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, step: u64) -> Result<()> {
         let lr = self.prepare(step)?;
-        let loss = self.backward()?;
+        let loss = self.backward(step)?;
         let applied = self
             .scaling
             .step(self.stepper.as_mut(), self.options.clip)
@@ -173,25 +173,29 @@ impl<'a> Run<'a> {
     }
 
     /// The gradients of all micro-batches; their mean loss.
-    fn backward(&mut self) -> Result<Tensor> {
+    fn backward(&mut self, step: u64) -> Result<Tensor> {
         self.stepper.zero_grad();
         let mut losses = Vec::new();
-        for _ in 0..self.options.accumulate {
+        for micro_batch in 1..=self.options.accumulate {
             let (inputs, targets) = self.data.train.at(self.batches.next_indices());
             let forward = |x: &Tensor| self.model.forward(x, true, self.plant);
-            let loss = self.plant.loss(self.options.precision.loss(&inputs, &targets, forward));
-            self.scaling.backward(&self.share(&loss))?;
+            let model_loss = || self.options.precision.loss(&inputs, &targets, forward);
+            let loss = self.plant.loss(model_loss());
+            self.scaling.backward(&share(self.options, &loss))?;
             losses.push(loss.detach());
+            if micro_batch == self.options.accumulate
+                && self.is_shadow_due(step)
+                && let Some(doctor) = &mut self.doctor
+            {
+                // A failure is said by the doctor, and training goes on.
+                doctor.shadow(|| share(self.options, &model_loss()));
+            }
         }
         Ok(if losses.len() == 1 { losses.remove(0) } else { Tensor::stack(&losses, 0).mean(None) })
     }
 
-    /// What a micro-batch adds to the loss of the step.
-    fn share(&self, loss: &Tensor) -> Tensor {
-        match self.options.accumulate {
-            1 => loss.shallow_clone(),
-            n => loss / n as f64,
-        }
+    fn is_shadow_due(&self, step: u64) -> bool {
+        self.options.shadow_every.is_some_and(|every| step.is_multiple_of(every))
     }
 
     fn evaluate_when_due(&mut self, done: u64) {
@@ -221,6 +225,14 @@ impl<'a> Run<'a> {
         let loss = self.losses.iter().sum::<f64>() / self.losses.len() as f64;
         let run = self.doctor.and_then(|doctor| doctor.finish().recording().map(|path| path.display().to_string()));
         Recorded { stepper: self.stepper, loss, skips: self.skips, scale: self.scaling.scale(), run }
+    }
+}
+
+/// What a micro-batch adds to the loss of the step.
+fn share(options: &Options, loss: &Tensor) -> Tensor {
+    match options.accumulate {
+        1 => loss.shallow_clone(),
+        n => loss / n as f64,
     }
 }
 

@@ -11,7 +11,7 @@ use super::trace::Entry;
 impl State {
     /// A backward pass begins.
     pub(super) fn backward_starts(&mut self) {
-        self.trace.epoch += 1;
+        self.trace.backward_node_begins();
         self.gradients_pending = true;
     }
 

@@ -33,7 +33,7 @@ impl State {
         }
         let unscaled = !self.foreign.events.is_empty();
         Held {
-            is_own: self.full && self.trace.epoch == 1 && !self.updated && !unscaled,
+            is_own: self.full && self.trace.passes == 1 && !self.updated && !unscaled,
             scale: self.foreign.in_force,
             // After a whole step a scaler would have been seen, if only in the step that was watched.
             scale_is_known: step > 0,

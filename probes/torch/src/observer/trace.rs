@@ -86,14 +86,26 @@ pub(super) struct Trace {
     pub passed: HashSet<Content>,
     /// Layers in which a value, or the gradient that reached it, was not finite.
     pub poisoned: HashSet<LayerId>,
-    /// Backward passes begun.
+    /// Nodes of backward that began, of all passes.
     pub epoch: u32,
+    /// Backward passes: nodes with no operator of forward between them are one.
+    pub passes: u32,
+    /// Operators when the latest node began.
+    operators_then: Option<usize>,
 }
 
 impl Trace {
     pub(super) fn push(&mut self, entry: Entry) -> usize {
         self.entries.push(entry);
         self.entries.len() - 1
+    }
+
+    /// A node of backward begins.
+    pub(super) fn backward_node_begins(&mut self) {
+        self.epoch += 1;
+        let operators = Some(self.operators.len());
+        self.passes += u32::from(self.operators_then != operators);
+        self.operators_then = operators;
     }
 
     /// Notes that `op` took this memory as input.

@@ -20,8 +20,8 @@ use tch::{Device, Tensor};
 
 pub(crate) use compare::Pair;
 use stand_ins::{Mode, StandIns};
-pub(crate) use thread::{in_fp32, is_on};
 use thread::{Autocast, GradMode, On, Random};
+pub(crate) use thread::{in_fp32, is_on};
 
 /// A parameter or buffer of the model.
 pub(crate) struct Original {

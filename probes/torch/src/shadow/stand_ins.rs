@@ -54,14 +54,14 @@ impl<'a> StandIns<'a> {
     /// The gradient of `loss` times `scale` for each original; `None` for buffers, frozen parameters, second names of tied ones, and where the loss does not
     /// depend on it.
     pub(super) fn gradients(&self, loss: &Tensor, scale: f64) -> Result<Vec<Option<Tensor>>, String> {
-        let asked: Vec<usize> = (0..self.tensors.len()).filter(|&i| self.first[i] && self.tensors[i].requires_grad()).collect();
+        let asked: Vec<usize> =
+            (0..self.tensors.len()).filter(|&i| self.first[i] && self.tensors[i].requires_grad()).collect();
         let inputs: Vec<*const c_void> = asked.iter().map(|&i| self.tensors[i].as_ptr().cast()).collect();
         let mut found: Vec<Tensor> = asked.iter().map(|_| Tensor::new()).collect();
         let out: Vec<*mut c_void> = found.iter_mut().map(|t| t.as_mut_ptr().cast()).collect();
         // SAFETY: two arrays of one length; every handle lives through the call, and those of `out` are written to by nobody else.
-        let code = unsafe {
-            ampdoctor_gradients(loss.as_ptr().cast(), scale, inputs.as_ptr(), inputs.len(), out.as_ptr())
-        };
+        let code =
+            unsafe { ampdoctor_gradients(loss.as_ptr().cast(), scale, inputs.as_ptr(), inputs.len(), out.as_ptr()) };
         shim::check(code).map_err(|e| e.to_string())?;
         let mut gradients: Vec<Option<Tensor>> = self.tensors.iter().map(|_| None).collect();
         for (index, gradient) in asked.into_iter().zip(found) {
@@ -81,7 +81,7 @@ fn stand_in(original: &Original, mode: Mode) -> Result<Tensor, tch::TchError> {
     let stand_in = match original.parameter {
         _ if widens(&alias) => alias.f_to_kind(Kind::Float)?,
         true => alias,
-        false => alias.f_copy()?,
+        false => alias.f_to_dtype(alias.kind(), false, true)?,
     };
     match original.tensor.requires_grad() {
         true => stand_in.f_set_requires_grad(true),

@@ -118,7 +118,9 @@ impl Random {
 impl Drop for Random {
     fn drop(&mut self) {
         if let Err(error) = self.restore() {
-            eprintln!("ampdoctor: the random numbers could not be set back after a shadow; the run draws others from here on: {error}");
+            eprintln!(
+                "ampdoctor: the random numbers could not be set back after a shadow; the run draws others from here on: {error}"
+            );
         }
     }
 }

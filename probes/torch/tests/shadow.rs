@@ -9,7 +9,7 @@ use ampdoctor::observation::{Probe, ScalerEvent, Shadow};
 use ampdoctor::scan::{Dtype, Likeness};
 use ampdoctor_torch::{Doctor, GradScaler, MasterWeights, autocast, is_autocast_enabled, no_autocast};
 use observed::{Run, batch, mlp, observe, observe_with, store};
-use tch::nn::{self, Module, ModuleT, OptimizerConfig, VarStore};
+use tch::nn::{self, Module, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Tensor};
 
 const CPU: Device = Device::Cpu;
@@ -80,7 +80,7 @@ fn trained(kind: Kind, shadows: bool) -> (Vec<(String, Vec<f64>)>, Run) {
                 Kind::Half => net.loss(&x, &y),
                 _ => autocast(CPU, Kind::Half, || net.loss(&x, &y)),
             };
-            let mut look = |doctor: &mut Doctor| assert!(!shadows || doctor.shadow(loss));
+            let look = |doctor: &mut Doctor| assert!(!shadows || doctor.shadow(loss));
             // Before the first backward the loss scale is not known yet.
             if left.len() > 1 {
                 look(doctor);

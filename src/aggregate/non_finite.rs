@@ -315,7 +315,7 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                 found.parameter = Some((observation.site, !before));
             }
             Probe::Buffer => found.buffers.push(observation.site),
-            Probe::ParamGrad | Probe::Param | Probe::Update => {}
+            Probe::ParamGrad | Probe::Param | Probe::Update | Probe::OptimizerState => {}
         }
     }
     if found.backward.is_none() {

@@ -154,7 +154,7 @@ impl SiteSummary {
             self.exponents.merge(&stats.exponents);
         }
         self.count_extremes(stats, is_bad);
-        if self.site.probe != Probe::Buffer {
+        if !matches!(self.site.probe, Probe::Buffer | Probe::OptimizerState) {
             self.maxima.push(step.index, stats.max_abs, is_bad);
         }
         if let Some(rounding) = &observation.rounding {
@@ -201,7 +201,7 @@ impl SiteSummary {
             Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad | Probe::Update => {
                 self.step_max.record(stats.max_abs, is_bad);
             }
-            Probe::Param | Probe::Buffer => {}
+            Probe::Param | Probe::Buffer | Probe::OptimizerState => {}
         }
     }
 }

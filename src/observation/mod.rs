@@ -11,7 +11,7 @@ pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
 pub use scaler::{ScalerConfig, ScalerEvent};
 pub use shadow::{Shadow, ShadowGradient};
 pub use site::{Probe, Site, SiteId};
-pub use step::{Cost, Observation, Rounding, Step, Tier};
+pub use step::{Cost, Observation, Provenance, Rounding, Step, Tier};
 
 /// One entry of a recording, in the order in which it was written.
 #[derive(Clone, Debug, PartialEq)]

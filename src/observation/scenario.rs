@@ -18,8 +18,8 @@
 use half::{bf16, f16};
 
 use super::{
-    Cost, Note, NoteKind, Observation, Probe, Record, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Site,
-    SiteId, Step, Tier,
+    Cost, Note, NoteKind, Observation, Probe, Provenance, Record, Rounding, RunInfo, Sampling, ScalerConfig,
+    ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::scan::{Dtype, Stats, TensorView, scan};
 
@@ -258,6 +258,43 @@ impl StepBuilder<'_> {
         let via = self.intern(site(layer, operator, "", Probe::Activation, dtype));
         if let Some(last) = self.step.observations.last_mut() {
             last.via = Some(via);
+        }
+        self
+    }
+
+    /// A tensor of the optimizer's own that is not finite, as it went into the update of a parameter.
+    pub fn optimizer_state(&mut self, layer: &str, operator: &str, tensor: &str, values: &[f64]) -> &mut Self {
+        self.observe(site(layer, operator, tensor, Probe::OptimizerState, Dtype::F32), values)
+    }
+
+    /// Says that the activation added last was computed from these, each the label of the latest activation or parameter added under it;
+    /// one that there is not is an input that was not observed.
+    pub fn from(&mut self, labels: &[&str]) -> &mut Self {
+        let is_input = |site: &Site| matches!(site.probe, Probe::Activation | Probe::Param);
+        let find = |label: &&str| {
+            let latest = self.step.observations.iter().rev().map(|o| o.site).collect::<Vec<_>>();
+            let earlier = (0..self.sites.len() as u32).rev().map(SiteId);
+            let matches =
+                |id: &SiteId| self.sites.get(id.0 as usize).is_some_and(|s| is_input(s) && s.label() == **label);
+            latest.into_iter().chain(earlier).find(matches)
+        };
+        let inputs = labels.iter().map(find).collect();
+        self.provenance(|p| p.inputs = inputs)
+    }
+
+    /// Says that the operator of the activation added last was given this number.
+    pub fn argument(&mut self, argument: f64) -> &mut Self {
+        self.provenance(|p| p.argument = Some(argument))
+    }
+
+    /// Says that so many integers in the activation added last are not what they were.
+    pub fn inexact(&mut self, elements: u64) -> &mut Self {
+        self.provenance(|p| p.inexact = Some(elements))
+    }
+
+    fn provenance(&mut self, change: impl FnOnce(&mut Provenance)) -> &mut Self {
+        if let Some(last) = self.step.observations.last_mut() {
+            change(last.provenance.get_or_insert_default());
         }
         self
     }

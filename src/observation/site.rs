@@ -24,11 +24,13 @@ pub enum Probe {
     Update,
     /// A buffer (running statistics) after the step.
     Buffer,
+    /// A tensor of the optimizer's own (a moment, a momentum) as it went into a parameter's update; observed only where it is not finite.
+    OptimizerState,
 }
 
 impl Probe {
     /// All probes, in the order in which reports list them.
-    pub const ALL: [Probe; 7] = [
+    pub const ALL: [Probe; 8] = [
         Probe::Activation,
         Probe::ActivationGrad,
         Probe::CastGrad,
@@ -36,6 +38,7 @@ impl Probe {
         Probe::Param,
         Probe::Update,
         Probe::Buffer,
+        Probe::OptimizerState,
     ];
 
     /// The name used in reports: `activation`, `activation_grad`, ...
@@ -48,6 +51,7 @@ impl Probe {
             Probe::Param => "param",
             Probe::Update => "update",
             Probe::Buffer => "buffer",
+            Probe::OptimizerState => "optimizer_state",
         }
     }
 

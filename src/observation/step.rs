@@ -45,6 +45,19 @@ impl Rounding {
     }
 }
 
+/// How an activation was made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Provenance {
+    /// The floating-point tensors that went into its operator, in the order of the arguments: the site of an activation observed before it in
+    /// this step, or of a parameter; `None` for what is not observed.
+    pub inputs: Vec<Option<SiteId>>,
+    /// The first number among the arguments of an operator that computes with it: the summand of `add`, the exponent of `pow`, the dimension of
+    /// `softmax`.
+    pub argument: Option<f64>,
+    /// Of integers that this format cannot hold: elements that are not what they were before.
+    pub inexact: Option<u64>,
+}
+
 /// The statistics of one tensor at one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
@@ -58,12 +71,14 @@ pub struct Observation {
     pub via: Option<SiteId>,
     /// What low precision did to the step, of updates and parameters where there is something to say; boxed, since most have not.
     pub rounding: Option<Box<Rounding>>,
+    /// For an activation: how it was made, where that was recorded.
+    pub provenance: Option<Box<Provenance>>,
 }
 
 impl Observation {
     /// An observation of which nothing else is known.
     pub fn new(site: SiteId, stats: Stats) -> Self {
-        Self { site, stats, inherited: false, via: None, rounding: None }
+        Self { site, stats, inherited: false, via: None, rounding: None, provenance: None }
     }
 }
 

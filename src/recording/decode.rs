@@ -8,8 +8,8 @@ use super::error::{DecodeError, Flaw};
 use super::schema::{self, record::Kind, run, scaler_event};
 use super::{FORMAT, FORMAT_VERSION};
 use crate::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
+    Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use crate::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 
@@ -157,6 +157,7 @@ fn probe(value: i32) -> Result<Probe, Nonsense> {
         Ok(schema::Probe::Param) => Probe::Param,
         Ok(schema::Probe::Update) => Probe::Update,
         Ok(schema::Probe::Buffer) => Probe::Buffer,
+        Ok(schema::Probe::OptimizerState) => Probe::OptimizerState,
         Ok(schema::Probe::Unspecified) | Err(_) => return Err(unknown("probe", value)),
     })
 }
@@ -210,6 +211,7 @@ fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Lost), Nonsense> {
             inherited: o.inherited,
             via: via.map(SiteId),
             rounding: o.rounding.map(rounding).transpose().map_err(here)?.map(Box::new),
+            provenance: o.provenance.map(|p| Box::new(provenance(p, sites))),
         });
     }
     let step = Step {
@@ -225,6 +227,12 @@ fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Lost), Nonsense> {
         cost: cost(s.cost.unwrap_or_default()),
     };
     Ok((step, lost))
+}
+
+/// A site that nobody defined is an input that was not observed.
+fn provenance(p: schema::Provenance, sites: &Sites) -> Provenance {
+    let input = |number: u32| number.checked_sub(1).filter(|id| sites.contains_key(id)).map(SiteId);
+    Provenance { inputs: p.inputs.into_iter().map(input).collect(), argument: p.argument, inexact: p.inexact }
 }
 
 fn tier(value: i32) -> Result<Tier, Nonsense> {

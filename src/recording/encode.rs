@@ -5,8 +5,8 @@ use prost::Message;
 use super::schema::{self, record::Kind, run, scaler_event};
 use super::{FORMAT, FORMAT_VERSION, frame};
 use crate::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Shadow, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
+    Sampling, ScalerConfig, ScalerEvent, Shadow, Site, SiteId, Step, Tier,
 };
 use crate::scan::{Dtype, Fidelity, Likeness, Scaled, Stats};
 
@@ -69,6 +69,7 @@ fn probe(probe: Probe) -> schema::Probe {
         Probe::Param => schema::Probe::Param,
         Probe::Update => schema::Probe::Update,
         Probe::Buffer => schema::Probe::Buffer,
+        Probe::OptimizerState => schema::Probe::OptimizerState,
     }
 }
 
@@ -128,6 +129,15 @@ fn observation(observation: &Observation) -> schema::Observation {
         inherited: observation.inherited,
         via: observation.via.map(|site| site.0),
         rounding: observation.rounding.as_deref().map(rounding),
+        provenance: observation.provenance.as_deref().map(provenance),
+    }
+}
+
+fn provenance(provenance: &Provenance) -> schema::Provenance {
+    schema::Provenance {
+        inputs: provenance.inputs.iter().map(|input| input.map_or(0, |site| site.0.saturating_add(1))).collect(),
+        argument: provenance.argument,
+        inexact: provenance.inexact,
     }
 }
 

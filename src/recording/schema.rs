@@ -191,6 +191,24 @@ pub struct Observation {
     /// For updates and parameters, where there is something to say.
     #[prost(message, optional, tag = "5")]
     pub rounding: ::core::option::Option<Rounding>,
+    /// For an activation: how it was made.
+    #[prost(message, optional, tag = "6")]
+    pub provenance: ::core::option::Option<Provenance>,
+}
+/// How an activation was made.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Provenance {
+    /// The floating-point tensors that went into its operator, in the order of the arguments: 1 + the Site.id of an activation observed
+    /// before it in this step or of a parameter; 0 for what is not observed.
+    #[prost(uint32, repeated, tag = "1")]
+    pub inputs: ::prost::alloc::vec::Vec<u32>,
+    /// The first number among the arguments of an operator that computes with it: the summand of "add", the exponent of "pow", the
+    /// dimension of "softmax".
+    #[prost(double, optional, tag = "2")]
+    pub argument: ::core::option::Option<f64>,
+    /// Of integers that this format cannot hold: elements that are not what they were before.
+    #[prost(uint64, optional, tag = "3")]
+    pub inexact: ::core::option::Option<u64>,
 }
 /// What low precision did to the step of one parameter.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -459,6 +477,8 @@ pub enum Probe {
     Update = 6,
     /// A buffer after the step.
     Buffer = 7,
+    /// A tensor of the optimizer's own (a moment, a momentum) as it went into a parameter's update; written only where it is not finite.
+    OptimizerState = 8,
 }
 impl Probe {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -475,6 +495,7 @@ impl Probe {
             Self::Param => "PROBE_PARAM",
             Self::Update => "PROBE_UPDATE",
             Self::Buffer => "PROBE_BUFFER",
+            Self::OptimizerState => "PROBE_OPTIMIZER_STATE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -488,6 +509,7 @@ impl Probe {
             "PROBE_PARAM" => Some(Self::Param),
             "PROBE_UPDATE" => Some(Self::Update),
             "PROBE_BUFFER" => Some(Self::Buffer),
+            "PROBE_OPTIMIZER_STATE" => Some(Self::OptimizerState),
             _ => None,
         }
     }

@@ -1,8 +1,8 @@
 //! Any record is read as it was written, in whatever pieces it comes.
 
 use ampdoctor::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
+    Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 use proptest::collection::vec;
@@ -120,15 +120,23 @@ fn event() -> impl Strategy<Value = ScalerEvent> {
 /// Observations of the sites 0 to `sites`, exclusive.
 fn observation(sites: u32) -> impl Strategy<Value = Observation> {
     let rounding = proptest::option::of(rounding().prop_map(Box::new));
-    (0..sites, stats(), any::<bool>(), proptest::option::of(0..sites), rounding).prop_map(
-        |(site, stats, inherited, via, rounding)| Observation {
+    let provenance = proptest::option::of(provenance(sites).prop_map(Box::new));
+    (0..sites, stats(), any::<bool>(), proptest::option::of(0..sites), rounding, provenance).prop_map(
+        |(site, stats, inherited, via, rounding, provenance)| Observation {
             site: SiteId(site),
             stats,
             inherited,
             via: via.map(SiteId),
             rounding,
+            provenance,
         },
     )
+}
+
+fn provenance(sites: u32) -> impl Strategy<Value = Provenance> {
+    let input = || proptest::option::of((0..sites).prop_map(SiteId));
+    (vec(input(), 0..4), proptest::option::of(number()), proptest::option::of(any::<u64>()))
+        .prop_map(|(inputs, argument, inexact)| Provenance { inputs, argument, inexact })
 }
 
 fn rounding() -> impl Strategy<Value = Rounding> {

@@ -1,8 +1,8 @@
 //! A small run with one of everything, and how to read bytes back.
 
 use ampdoctor::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
+    Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::recording::{DecodeError, Decoder, Integrity, encode_frame};
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
@@ -84,7 +84,15 @@ pub fn observation(site: SiteId) -> Observation {
         decay: Some(fidelity),
         unlike_master: Some(3),
     };
-    Observation { site, stats: stats(), inherited: true, via: Some(site), rounding: Some(Box::new(rounding)) }
+    let provenance = Provenance { inputs: vec![Some(site), None], argument: Some(1e-8), inexact: Some(5) };
+    Observation {
+        site,
+        stats: stats(),
+        inherited: true,
+        via: Some(site),
+        rounding: Some(Box::new(rounding)),
+        provenance: Some(Box::new(provenance)),
+    }
 }
 
 pub fn observed(index: u64, sites: &[SiteId]) -> Step {

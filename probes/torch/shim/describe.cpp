@@ -17,6 +17,8 @@ int32_t dtype_of(const at::Tensor& t) {
     case at::kBFloat16: return AMPD_BF16;
     case at::kFloat: return AMPD_F32;
     case at::kDouble: return AMPD_F64;
+    case at::kLong: return AMPD_I64;
+    case at::kInt: return AMPD_I32;
     default: return AMPD_OTHER;
   }
 }
@@ -57,7 +59,7 @@ bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
   const at::Tensor* readable = &t;
   if (!t.is_cpu()) {
     if (t.is_meta()) return true;
-    if (with_data && out->dtype != AMPD_OTHER) readable = &host_copy(t);
+    if (with_data && out->dtype < AMPD_OTHER) readable = &host_copy(t);
   }
   out->sizes = readable->sizes().data();
   out->strides = readable->strides().data();

@@ -21,7 +21,7 @@ struct ampd_tensor {
   uintptr_t storage;       // identity of the storage; 0 where there is none
 };
 
-enum ampd_dtype { AMPD_F16 = 0, AMPD_BF16 = 1, AMPD_F32 = 2, AMPD_F64 = 3, AMPD_OTHER = 4 };
+enum ampd_dtype { AMPD_F16 = 0, AMPD_BF16 = 1, AMPD_F32 = 2, AMPD_F64 = 3, AMPD_OTHER = 4, AMPD_I64 = 5, AMPD_I32 = 6 };
 
 enum ampd_op_kind {
   AMPD_OPERATOR = 0,       // a top-level operator outside backward

@@ -71,5 +71,6 @@ pub fn short(probe: Probe) -> &'static str {
         Probe::Param => "value",
         Probe::Update => "update",
         Probe::Buffer => "buffer",
+        Probe::OptimizerState => "state",
     }
 }

@@ -57,6 +57,26 @@ impl RawTensor {
         unsafe { slice(self.strides, self.rank) }
     }
 
+    /// The elements of a dense tensor of integers.
+    pub(crate) fn integers(&self) -> Option<Integers<'_>> {
+        let (mut count, mut dense) = (1, true);
+        for (&size, &stride) in self.sizes().iter().zip(self.strides()).rev() {
+            dense &= size == 1 || stride == count;
+            count *= size;
+        }
+        if self.readable == 0 || self.data.is_null() || !dense || count <= 0 {
+            return None;
+        }
+        // SAFETY: the shim passes `count` elements of this type in a row, which live while it is called.
+        unsafe {
+            match self.dtype {
+                5 => Some(Integers::I64(std::slice::from_raw_parts(self.data.cast(), count as usize))),
+                6 => Some(Integers::I32(std::slice::from_raw_parts(self.data.cast(), count as usize))),
+                _ => None,
+            }
+        }
+    }
+
     /// The tensor's memory, where it can be read and has a dtype that is scanned.
     pub(crate) fn view(&self) -> Option<TensorView<'_>> {
         let dtype = self.dtype()?;
@@ -68,6 +88,12 @@ impl RawTensor {
     pub(crate) fn content(&self) -> Content {
         Content { storage: self.storage, version: self.version }
     }
+}
+
+/// The elements of a tensor of integers.
+pub(crate) enum Integers<'a> {
+    I64(&'a [i64]),
+    I32(&'a [i32]),
 }
 
 unsafe fn slice<'a>(data: *const i64, rank: i32) -> &'a [i64] {

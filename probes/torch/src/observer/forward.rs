@@ -4,10 +4,18 @@ use ampdoctor::observation::Probe;
 use ampdoctor::scan::{Dtype, Stats};
 
 use super::border::{RawOp, RawTensor};
+use super::integers::{Inexact, repeated};
 use super::layers::{INPUT, LayerId};
 use super::params::Role;
+use super::provenance::argument;
 use super::state::{DATA, Flow, Running, SCALE_LOSS, SCALER, State};
 use super::trace::{Entry, OpId, Operator};
+
+/// Operators that give their input in another format.
+const CASTS: [&str; 3] = ["to", "_to_copy", "type_as"];
+
+/// Operators that add up many elements.
+const REDUCTIONS: [&str; 6] = ["sum", "mean", "cumsum", "prod", "norm", "linalg_vector_norm"];
 
 impl State {
     /// Finds an operator's layer and what flows into it.
@@ -50,13 +58,21 @@ impl State {
             half_input,
             epoch: self.trace.epoch,
             output: None,
+            inputs: self.inputs(op),
+            argument: argument(name, op),
         });
-        Running { layer, non_finite, op: Some(id), inputs }
+        Running { layer, non_finite, op: Some(id), inputs, integers: self.cast_of_integers(name, layer, op) }
+    }
+
+    /// What is left of integers that are cast before any parameter has touched them: counts, positions, numbers of tokens.
+    fn cast_of_integers(&self, name: &str, layer: LayerId, op: &RawOp) -> Option<Inexact> {
+        let [source] = op.tensors() else { return None };
+        (layer == INPUT && CASTS.contains(&name) && source.tracked == 0).then(|| Inexact::of(source)).flatten()
     }
 
     /// What is known of an input; a tensor that no observed operator made is the run's input.
     pub(super) fn flow_of(&mut self, t: &RawTensor) -> Flow {
-        let unknown = Flow { layer: INPUT, non_finite: false, scanned: false };
+        let unknown = Flow { layer: INPUT, non_finite: false, scanned: false, made_by: None, inexact: None };
         *self.flow.entry(t.storage).or_insert(unknown)
     }
 
@@ -69,7 +85,8 @@ impl State {
             let (Some(dtype), Some(stats)) = (t.dtype(), self.scan(t)) else { continue };
             let found = stats.non_finite() > 0;
             let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
-            entry.operator = DATA.into();
+            entry.operator = self.data_name(flow, dtype).to_owned();
+            entry.inexact = flow.inexact.filter(|&n| n > 0).or_else(|| repeated(t, &entry.stats));
             let index = self.trace.push(entry);
             self.trace.scanned.insert(t.content(), index);
             self.flow.insert(t.storage, Flow { non_finite: found, scanned: true, ..flow });
@@ -78,9 +95,18 @@ impl State {
         non_finite
     }
 
+    /// What data is called that meets the model: that, or the reduction in 16 bits that made it, which may have done it harm.
+    fn data_name(&self, flow: Flow, dtype: Dtype) -> &str {
+        let maker = flow.made_by.and_then(|op| self.trace.operator(op)).map(|op| op.name.as_str());
+        let in_16_bits = matches!(dtype, Dtype::F16 | Dtype::Bf16);
+        maker.filter(|name| in_16_bits && REDUCTIONS.contains(name)).unwrap_or(DATA)
+    }
+
     /// Follows one output; returns the token of its hook, or 0.
     pub(super) fn output(&mut self, t: &RawTensor, running: &Running, same_memory: bool) -> u64 {
-        let mut flow = Flow { layer: running.layer, non_finite: running.non_finite, scanned: false };
+        let inexact = running.integers.zip(t.dtype()).and_then(|(integers, dtype)| integers.within(dtype));
+        let (layer, non_finite) = (running.layer, running.non_finite);
+        let mut flow = Flow { layer, non_finite, scanned: false, made_by: running.op, inexact };
         let seen = same_memory || self.trace.scanned.contains_key(&t.content());
         let mut token = 0;
         if !seen && t.tracked != 0 && self.trace.passed.insert(t.content()) {
@@ -92,6 +118,7 @@ impl State {
         } else if let Some(known) = self.flow.get(&t.storage).filter(|_| seen) {
             flow.non_finite = known.non_finite;
             flow.scanned = known.scanned;
+            (flow.made_by, flow.inexact) = (known.made_by, known.inexact.or(flow.inexact));
         }
         self.flow.insert(t.storage, flow);
         token

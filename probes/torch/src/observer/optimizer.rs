@@ -40,6 +40,7 @@ impl State {
             self.close_update();
         }
         self.updated = true;
+        self.look_at_optimizer_state(param, name, op);
         let Some(described) = self.params.get(param).and_then(|p| tensor::describe(&p.tensor)) else { return };
         if let Some(now) = described.view() {
             let change = Change { param, name, op, now, rounds_to: self.params.rounds_to(param) };

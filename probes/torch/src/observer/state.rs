@@ -7,6 +7,7 @@ use ampdoctor::scan::{Stats, scan};
 
 use super::border::{Content, RawOp, RawTensor};
 use super::foreign::ForeignScaler;
+use super::integers::Inexact;
 use super::layers::{LayerId, Layers};
 use super::params::ParamTable;
 use super::trace::{OpId, Trace};
@@ -39,6 +40,10 @@ pub(super) struct Flow {
     pub non_finite: bool,
     /// Whether `non_finite` was seen, and not only passed on.
     pub scanned: bool,
+    /// The operator that made it.
+    pub made_by: Option<OpId>,
+    /// Of integers that were cast: elements that are not what they were.
+    pub inexact: Option<u64>,
 }
 
 /// An operator between its start and its end.
@@ -47,6 +52,8 @@ pub(super) struct Running {
     pub non_finite: bool,
     pub op: Option<OpId>,
     pub inputs: Vec<Content>,
+    /// Of a cast of integers: what of them is left.
+    pub integers: Option<Inexact>,
 }
 
 /// What the observer knows during a step.

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ampdoctor::observation::{Observation, Probe, Rounding, Site, SiteId};
+use ampdoctor::observation::{Observation, Probe, Provenance, Rounding, Site, SiteId};
 use ampdoctor::scan::{Dtype, Stats};
 
 use super::border::Content;
 use super::layers::{LayerId, Layers};
+use super::provenance::Input;
 
 /// An operator of forward, by its place in the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub(super) struct Operator {
     pub epoch: u32,
     /// Its first observed output.
     pub output: Option<usize>,
+    /// The floating-point tensors among its arguments.
+    pub inputs: Vec<Input>,
+    /// The number that it computes with.
+    pub argument: Option<f64>,
 }
 
 /// A tensor that was scanned.
@@ -49,6 +54,8 @@ pub(super) struct Entry {
     pub gradient_non_finite: bool,
     /// Updates and parameters: what low precision did to the step.
     pub rounding: Option<Box<Rounding>>,
+    /// Of integers: elements that are not what they were.
+    pub inexact: Option<u64>,
 }
 
 impl Entry {
@@ -68,6 +75,7 @@ impl Entry {
             consumers: Vec::new(),
             gradient_non_finite: false,
             rounding: None,
+            inexact: None,
         }
     }
 }
@@ -179,20 +187,46 @@ impl Trace {
             })
             .collect();
         let mut observations = Vec::with_capacity(self.entries.len());
-        for (entry, via) in self.entries.iter().zip(vias) {
+        let mut ids: Vec<Option<SiteId>> = vec![None; self.entries.len()];
+        for ((index, entry), via) in self.entries.iter().enumerate().zip(vias) {
             let unreached = entry.probe == Probe::Activation && !self.is_reached(entry);
             if unreached && !(without_backward && entry.stats.non_finite() > 0) {
                 continue;
             }
+            let id = intern(&site(entry));
+            ids[index] = Some(id);
             observations.push(Observation {
-                site: intern(&site(entry)),
+                site: id,
                 stats: entry.stats.clone(),
                 inherited: entry.inherited,
                 via: via.as_ref().map(&mut intern),
                 rounding: entry.rounding.clone(),
+                provenance: self.provenance(entry, layers, &ids, &mut intern),
             });
         }
         observations
+    }
+
+    /// How an activation was made; `ids` has the sites of the entries before it that count.
+    fn provenance(
+        &self,
+        entry: &Entry,
+        layers: &Layers,
+        ids: &[Option<SiteId>],
+        mut intern: impl FnMut(&Site) -> SiteId,
+    ) -> Option<Box<Provenance>> {
+        let operator = entry.op.filter(|_| entry.probe == Probe::Activation).and_then(|op| self.operator(op));
+        if operator.is_none() && entry.inexact.is_none() {
+            return None;
+        }
+        let mut input = |input: &Input| match input {
+            Input::Entry(index) => ids.get(*index).copied().flatten(),
+            Input::Param { .. } => input.param_site(layers).map(|site| intern(&site)),
+            Input::Unseen => None,
+        };
+        let inputs = operator.map_or(Vec::new(), |o| o.inputs.iter().map(&mut input).collect());
+        let argument = operator.and_then(|o| o.argument);
+        Some(Box::new(Provenance { inputs, argument, inexact: entry.inexact }))
     }
 
     /// Whether backward reached an activation, or what was computed from the run's data.
@@ -252,6 +286,8 @@ mod tests {
             half_input: false,
             epoch: 0,
             output: None,
+            inputs: Vec::new(),
+            argument: None,
         };
         let trace = Trace { operators: vec![operator(3), operator(8)], ..Trace::default() };
         assert_eq!(trace.operator_of_node(2), None);

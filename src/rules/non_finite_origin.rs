@@ -1,8 +1,7 @@
 //! ## What it finds
 //!
 //! The first operator, in the order of execution, that made a NaN or an infinity which it had not been given; in forward or in backward. Also
-//! data that came in non-finite, a parameter that was ruined by its update, and a buffer (running statistics) that stays poisoned after
-//! the step that did it was skipped.
+//! data that came in non-finite, and a parameter that was ruined by its update.
 //!
 //! ## Why it matters
 //!
@@ -16,7 +15,6 @@
 //!   only a gradient that is NaN from its beginning, and only when the scale cannot have made it so: it was seen at two scales 2^8 apart,
 //!   or at a scale below 1, or twice while the same gradient had stood 2^8 below FP16's end. Under a static scale: three times in 32 steps.
 //! * **Parameter, error**: non-finite after the step, while nothing before it was.
-//! * **Buffer, error**: non-finite while forward and loss are finite again. Training with batch statistics hides it; evaluation is NaN.
 //! * **Loss, error**: non-finite while no observed tensor is.
 //!
 //! A value that began on a step that was not scanned is said to be of unobserved origin.
@@ -30,12 +28,13 @@
 //!
 //! On a gradient that is not finite and reaches no parameter: the scaler found all of them finite. On calibration and on a scaler that probes its ceiling: FP16 gradients that overflow and recover. On -inf that a mask put there, as long as
 //! nothing is made of it. On everything that follows from an origin already known: later layers, ruined weights, later
-//! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so.
+//! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so. On a softmax over a row that a mask filled as a whole: rule `masked-row`. Buffers are rule
+//! `poisoned-buffer`'s.
 
 use super::text::{base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
-use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, vanishing_eps};
+use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, masked_row, vanishing_eps};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
-use crate::observation::{Probe, ScalerEvent, Site, SiteId, Tier};
+use crate::observation::{Probe, ScalerEvent, Site, Tier};
 
 /// Ratio of the scales between which a NaN must persist: 2^8.
 const INDEPENDENT_RATIO: f64 = 256.0;
@@ -72,12 +71,15 @@ impl Rule for NonFiniteOrigin {
         if let Some(unsure) = waits_for_a_scan(aggregate) {
             return vec![Verdict::Unsure(unsure)];
         }
+        if masked_row::origin(aggregate).is_some() {
+            return Vec::new();
+        }
         let first = forward(aggregate)
             .or_else(|| brought_in(aggregate))
             .or_else(|| parameter(aggregate))
             .or_else(|| backward(aggregate))
             .or_else(|| loss(aggregate));
-        first.into_iter().chain(buffers(aggregate)).map(|f| Verdict::Firing(Box::new(f))).collect()
+        first.into_iter().map(|f| Verdict::Firing(Box::new(f))).collect()
     }
 }
 
@@ -365,42 +367,6 @@ fn waits_for_a_scan(aggregate: &Aggregate) -> Option<String> {
             "the loss was not finite at step {since}, which was not scanned; the next scanned step tells more. {}",
             every_step()
         )
-    })
-}
-
-/// Buffers that stay poisoned although the run goes on as if nothing had been.
-fn buffers(aggregate: &Aggregate) -> Vec<Firing> {
-    let nf = &aggregate.non_finite;
-    let run_is_ruined = !nf.latest.forward_is_clean() || nf.loss_bad.is_some() || has_ruined_parameter(aggregate);
-    if run_is_ruined {
-        return Vec::new();
-    }
-    nf.latest.buffers.iter().filter_map(|&id| poisoned_buffer(aggregate, id)).collect()
-}
-
-fn poisoned_buffer(aggregate: &Aggregate, id: SiteId) -> Option<Firing> {
-    let summary = aggregate.site(id)?;
-    let site = &summary.site;
-    let since = summary.recent.iter().find(|s| s.stats.non_finite() > 0)?.step;
-    Some(Firing {
-        severity: Severity::Error,
-        layer: site.layer.clone(),
-        operator: String::new(),
-        probe: Some(Probe::Buffer),
-        since,
-        strength: 1.0,
-        evidence: vec![said("tensor", site.label()), counted("poisoned_since_step", since)],
-        explanation: format!(
-            "Buffer `{}` has held non-finite values since step {since}. Forward in training mode does not read it, so training looks well and evaluation is \
-             NaN; a scaler that skips a step does not undo what forward wrote.",
-            site.label()
-        ),
-        remedy: format!(
-            "Reset `{}` (running mean to 0, running variance to 1) or load it from before step {since}, and keep layer `{}` in FP32 so that its input cannot \
-             overflow.",
-            site.label(),
-            layer_name(site)
-        ).into(),
     })
 }
 

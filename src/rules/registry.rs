@@ -1,10 +1,11 @@
 //! The table of rules, and how one is found.
 
 use super::{
-    Rule, RuleInfo, activation_near_overflow, activation_overflow, blind_spots, broken_masters, dead_updates,
-    exploding_updates, gradient_overflow, gradient_underflow, loss_jump, lost_weight_decay, no_loss_scale,
-    non_finite_origin, nothing_observed, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
-    stalled_updates, static_scale_wrong, unmoved_weights, updates_below_normal, vanishing_eps,
+    Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
+    dead_updates, exploding_updates, gradient_overflow, gradient_underflow, inexact_integers, loss_jump,
+    lost_weight_decay, masked_row, no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed,
+    poisoned_buffer, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, silent_zeros,
+    stalled_updates, static_scale_wrong, unmoved_weights, unsafe_operator, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.
@@ -14,6 +15,10 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &blind_spots::BlindSpots,
         &activation_near_overflow::ActivationNearOverflow,
         &activation_overflow::ActivationOverflow,
+        &activation_underflow::ActivationUnderflow,
+        &silent_zeros::SilentZeros,
+        &unsafe_operator::UnsafeOperator,
+        &inexact_integers::InexactIntegers,
         &gradient_underflow::GradientUnderflow,
         &gradient_overflow::GradientOverflow,
         &scale_thrash::ScaleThrash,
@@ -32,6 +37,9 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &vanishing_eps::VanishingEps,
         &unmoved_weights::UnmovedWeights,
         &non_finite_origin::NonFiniteOrigin,
+        &poisoned_buffer::PoisonedBuffer,
+        &non_finite_optimizer_state::NonFiniteOptimizerState,
+        &masked_row::MaskedRow,
         &loss_jump::LossJump,
     ]
 }
@@ -62,6 +70,10 @@ mod tests {
         AMP002 blind-spots info
         AMP101 activation-near-overflow error
         AMP102 activation-overflow error
+        AMP104 activation-underflow error
+        AMP105 silent-zeros error
+        AMP106 unsafe-operator error
+        AMP107 inexact-integers warning
         AMP201 gradient-underflow error
         AMP202 gradient-overflow error
         AMP301 scale-thrash warning
@@ -80,6 +92,9 @@ mod tests {
         AMP407 vanishing-eps error
         AMP408 unmoved-weights error
         AMP501 non-finite-origin error
+        AMP502 poisoned-buffer error
+        AMP503 non-finite-optimizer-state error
+        AMP504 masked-row error
         AMP701 loss-jump error
         ");
     }

@@ -117,6 +117,14 @@ impl Options {
         before.is_some_and(|before| before != optimizer).then(|| format!("--optimizer {name}"))
     }
 
+    /// Sets a precision in which activations are FP16, unless they are; the flag, when that is a change.
+    pub fn need_fp16(&mut self) -> Vec<String> {
+        match self.precision {
+            Precision::Fp16 | Precision::Fp16Masters | Precision::Fp16Pure => Vec::new(),
+            _ => self.need_precision(Precision::Fp16).into_iter().collect(),
+        }
+    }
+
     /// Sets a precision with a loss scaler, unless it has one; the flag, when that is a change.
     pub fn need_scaler(&mut self) -> Vec<String> {
         if self.precision.scales_loss() {

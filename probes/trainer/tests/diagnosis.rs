@@ -85,6 +85,42 @@ fn a_source_of_nan_is_found_in_its_layer_in_every_precision() {
 }
 
 #[test]
+fn operators_that_16_bits_ruin_are_found_in_their_layer_and_by_their_code() {
+    for (fault, code) in [
+        ("half-norm", "AMP105"),
+        ("half-sum", "AMP106"),
+        ("small-activations", "AMP104"),
+        ("near-overflow", "AMP101"),
+        ("saturated-log", "AMP106"),
+        ("half-softmax", "AMP106"),
+        ("half-positions", "AMP107"),
+        ("masked-row", "AMP504"),
+    ] {
+        finds(&format!("{fault}@40:fc2"), code, Some("fc2"), "--model mlp");
+        finds(&format!("{fault}@40:conv1"), code, Some("conv1"), "--model conv");
+        finds(&format!("{fault}@40:fc1"), code, Some("fc1"), "--model mlp --precision fp16-masters --seed 3");
+    }
+}
+
+#[test]
+fn the_same_operators_within_their_range_are_no_fault() {
+    // Planted, and not at work within the run: the operators are there from the first step on.
+    for fault in ["half-norm", "half-sum", "saturated-log", "half-softmax", "half-positions", "masked-row"] {
+        for model in ["mlp", "conv"] {
+            assert_healthy(&format!("--model {model} --steps 60 --fault {fault}@1000"));
+        }
+        assert_healthy(&format!("--model transformer --steps 20 --fault {fault}@1000"));
+    }
+}
+
+#[test]
+fn what_one_batch_leaves_behind_is_found_with_its_step() {
+    finds("overflow-once@40:conv1", "AMP502", Some("bn1"), "--model conv");
+    finds("loss-spike@40", "AMP503", Some("fc1"), "--model mlp");
+    finds("log-zero@40", "AMP501", Some("fc3"), "--model mlp");
+}
+
+#[test]
 fn the_recording_knows_nothing_of_the_fault() {
     let run = Run::new();
     run.train("--steps 5 --fault overflow@1:fc1");

@@ -24,6 +24,7 @@ impl State {
         let mut from_params: Option<LayerId> = None;
         let mut non_finite = false;
         let mut half_input = false;
+        let mut inexact = None;
         let mut inputs = Vec::with_capacity(op.tensors().len());
         for t in op.tensors() {
             half_input |= t.dtype() == Some(Dtype::F16);
@@ -39,6 +40,7 @@ impl State {
             } else {
                 let flow = self.flow_of(t);
                 non_finite |= flow.non_finite;
+                inexact = inexact.max(flow.inexact);
                 layer = Some(layer.map_or(flow.layer, |l| self.layers.join(l, flow.layer)));
             }
             inputs.push(t.content());
@@ -61,7 +63,7 @@ impl State {
             inputs: self.inputs(op),
             argument: argument(name, op),
         });
-        Running { layer, non_finite, op: Some(id), inputs, integers: self.cast_of_integers(name, layer, op) }
+        Running { layer, non_finite, op: Some(id), inputs, integers: self.cast_of_integers(name, layer, op), inexact }
     }
 
     /// What is left of integers that are cast before any parameter has touched them: counts, positions, numbers of tokens.
@@ -105,6 +107,7 @@ impl State {
     /// Follows one output; returns the token of its hook, or 0.
     pub(super) fn output(&mut self, t: &RawTensor, running: &Running, same_memory: bool) -> u64 {
         let inexact = running.integers.zip(t.dtype()).and_then(|(integers, dtype)| integers.within(dtype));
+        let inexact = inexact.or(running.inexact);
         let (layer, non_finite) = (running.layer, running.non_finite);
         let mut flow = Flow { layer, non_finite, scanned: false, made_by: running.op, inexact };
         let seen = same_memory || self.trace.scanned.contains_key(&t.content());

@@ -42,7 +42,7 @@ pub(super) struct Flow {
     pub scanned: bool,
     /// The operator that made it.
     pub made_by: Option<OpId>,
-    /// Of integers that were cast: elements that are not what they were.
+    /// Of integers that were cast, and of what was computed from them: elements that are not what they were.
     pub inexact: Option<u64>,
 }
 
@@ -54,6 +54,8 @@ pub(super) struct Running {
     pub inputs: Vec<Content>,
     /// Of a cast of integers: what of them is left.
     pub integers: Option<Inexact>,
+    /// Of what was computed from integers that were cast: elements of theirs that are not what they were.
+    pub inexact: Option<u64>,
 }
 
 /// What the observer knows during a step.

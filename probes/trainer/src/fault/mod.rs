@@ -4,16 +4,27 @@
 
 mod bad_batches;
 mod dead_updates;
+mod half_norm;
+mod half_positions;
+mod half_softmax;
+mod half_sum;
+mod log_zero;
+mod loss_spike;
 mod lost_decay;
 mod lr_high;
+mod masked_row;
 mod masters;
 mod nan;
+mod near_overflow;
 mod no_scaler;
 mod overflow;
+mod overflow_once;
 mod plant;
+mod saturated_log;
 mod scale_high;
 mod scale_low;
 mod short_interval;
+mod small_activations;
 mod spec;
 mod underflow;
 mod vanishing_eps;
@@ -42,6 +53,11 @@ pub trait Fault: Sync {
     /// Whether it is a setting of the run, which holds from the first step on; others wait until the model has learned something.
     fn is_setting(&self) -> bool {
         false
+    }
+
+    /// For how many steps it disturbs the run.
+    fn lasts(&self) -> u64 {
+        u64::MAX
     }
 
     /// The number that can be set by `NAME=STRENGTH`, as it is when it is not set; above 0.
@@ -110,6 +126,17 @@ pub static FAULTS: &[&dyn Fault] = &[
     &BrokenMasters::Unused,
     &BrokenMasters::Bypassed,
     &BrokenMasters::Unwritten,
+    &half_norm::HalfNorm,
+    &half_positions::HalfPositions,
+    &half_softmax::HalfSoftmax,
+    &half_sum::HalfSum,
+    &log_zero::LogZero,
+    &loss_spike::LossSpike,
+    &masked_row::MaskedRow,
+    &near_overflow::NearOverflow,
+    &overflow_once::OverflowOnce,
+    &saturated_log::SaturatedLog,
+    &small_activations::SmallActivations,
 ];
 
 /// The fault with this name.

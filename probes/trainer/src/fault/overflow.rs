@@ -4,7 +4,6 @@ use tch::Tensor;
 
 use super::Fault;
 use crate::options::Options;
-use crate::precision::Precision;
 
 /// The largest output of a layer of these models is above 0.1: this many times it is above 65504.
 const GAIN: f64 = 1e6;
@@ -25,10 +24,7 @@ impl Fault for Overflow {
     }
 
     fn prepare(&self, options: &mut Options) -> Vec<String> {
-        match options.precision {
-            Precision::Fp16 | Precision::Fp16Masters | Precision::Fp16Pure => Vec::new(),
-            _ => options.need_precision(Precision::Fp16).into_iter().collect(),
-        }
+        options.need_fp16()
     }
 
     fn output(&self, output: Tensor, active: bool) -> Tensor {

@@ -98,7 +98,8 @@ impl Plant {
     }
 
     fn active(&self) -> Option<&Planted> {
-        self.planted.as_ref().filter(|planted| self.step.get() >= planted.at)
+        let steps_since = |planted: &Planted| self.step.get().checked_sub(planted.at);
+        self.planted.as_ref().filter(|planted| steps_since(planted).is_some_and(|n| n < planted.fault.lasts()))
     }
 }
 

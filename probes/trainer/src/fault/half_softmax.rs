@@ -1,0 +1,35 @@
+//! A softmax over scores that were cast to FP16 by hand.
+
+use tch::{Kind, Tensor};
+
+use super::Fault;
+use crate::options::Options;
+
+/// Scores of some hundreds, which FP16 rounds to quarters.
+const GAIN: f64 = 60.0;
+
+pub(super) struct HalfSoftmax;
+
+impl Fault for HalfSoftmax {
+    fn name(&self) -> &'static str {
+        "half-softmax"
+    }
+
+    fn about(&self) -> &'static str {
+        "behind LAYER a softmax over FP32 scores of some hundreds that are cast to FP16 by hand"
+    }
+
+    fn needs_layer(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, options: &mut Options) -> Vec<String> {
+        options.need_fp16()
+    }
+
+    fn output(&self, output: Tensor, active: bool) -> Tensor {
+        let scores = output.to_kind(Kind::Float) * if active { GAIN } else { 1.0 };
+        let weights = scores.to_kind(Kind::Half).softmax(-1, Kind::Half);
+        output + weights
+    }
+}

@@ -1,0 +1,35 @@
+//! One batch whose activations exceed FP16.
+
+use tch::Tensor;
+
+use super::Fault;
+use super::overflow::Overflow;
+use crate::options::Options;
+
+pub(super) struct OverflowOnce;
+
+impl Fault for OverflowOnce {
+    fn name(&self) -> &'static str {
+        "overflow-once"
+    }
+
+    fn about(&self) -> &'static str {
+        "the output of LAYER exceeds 65504 in FP16 for one batch; a BatchNorm behind it keeps that for ever"
+    }
+
+    fn needs_layer(&self) -> bool {
+        true
+    }
+
+    fn lasts(&self) -> u64 {
+        1
+    }
+
+    fn prepare(&self, options: &mut Options) -> Vec<String> {
+        Overflow.prepare(options)
+    }
+
+    fn output(&self, output: Tensor, active: bool) -> Tensor {
+        Overflow.output(output, active)
+    }
+}

@@ -218,7 +218,7 @@ fn firing(node: Node<'_>, others: usize, limits: &Limits) -> Firing {
 mod tests {
     use crate::observation::scenario::{Scenario, StepBuilder, normal};
     use crate::rules::Severity;
-    use crate::rules::silence::{diagnose, found};
+    use crate::rules::silence::{diagnose, first};
     use crate::scan::Dtype::{self, Bf16, F16};
 
     /// Six steps of an activation of this size, and of what `next` does with it.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn silent(run: &Scenario) -> bool {
-        !found(&diagnose(run)).contains(&"AMP104")
+        first(&diagnose(run), "AMP104").is_none()
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
             let size = if i >= 2 { 1e-6 } else { 1.0 };
             s.activation("fc3", "linear", F16, &normal(256, size, i)).from(&["fc2/linear"]);
         }));
-        let f = d.findings().iter().find(|f| f.code == "AMP104").expect("found");
+        let f = first(&d, "AMP104").expect("found");
         assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("fc2", 2, Severity::Warning), "{f:#?}");
         assert!(f.explanation.contains("1 activation after it"), "{}", f.explanation);
         let worse = diagnose(&run(1e-7, F16, |_, _| {}));

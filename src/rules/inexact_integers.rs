@@ -115,7 +115,7 @@ fn firing(node: Node<'_>, user: Node<'_>, step: u64) -> Firing {
 #[cfg(test)]
 mod tests {
     use crate::observation::scenario::{Scenario, normal};
-    use crate::rules::silence::{diagnose, found};
+    use crate::rules::silence::{diagnose, first, found};
     use crate::scan::Dtype::{self, Bf16, F16};
 
     fn run(dtype: Dtype, inexact: Option<u64>) -> Scenario {
@@ -139,7 +139,7 @@ mod tests {
         let f = &d.findings()[0];
         assert_eq!((f.layer.as_str(), f.operator.as_str(), f.onset_step), ("pos", "mul", 0));
         assert!(f.explanation.contains("FP16, which holds every integer only up to 2048"), "{}", f.explanation);
-        assert!(found(&diagnose(&run(Bf16, Some(3000)))).contains(&"AMP107"));
+        assert!(first(&diagnose(&run(Bf16, Some(3000))), "AMP107").is_some());
     }
 
     #[test]

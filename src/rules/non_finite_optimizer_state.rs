@@ -116,7 +116,7 @@ fn firing(aggregate: &Aggregate, seen: &[Seen<'_>]) -> Firing {
 #[cfg(test)]
 mod tests {
     use crate::observation::scenario::{Scenario, normal};
-    use crate::rules::silence::{diagnose, found};
+    use crate::rules::silence::{diagnose, first, found};
     use crate::scan::Dtype::F32;
 
     const INF: f64 = f64::INFINITY;
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_second_moment_that_overflowed_is_told_while_weights_and_loss_look_well() {
         let d = diagnose(&run(&[1e-3; 64]));
-        let f = d.findings().iter().find(|f| f.code == "AMP503").expect("found");
+        let f = first(&d, "AMP503").expect("found");
         assert_eq!((f.layer.as_str(), f.onset_step, f.operator.as_str()), ("fc", 1, "addcdiv_"));
         assert!(f.explanation.contains("never move again"), "{}", f.explanation);
         assert_eq!(f.remedy.set[0].name, "clip");

@@ -16,6 +16,8 @@
 //! * **Warning**, in 3 scanned steps in a row: an FP16 output of 64 elements or more that is zero throughout, while none of the inputs is, and the largest product,
 //!   power, quotient or cast that they can give lies below 2^-25, which FP16 rounds to zero; or an exponential or a sigmoid, which are never zero, that is zero throughout.
 //!
+//! The layer named is that in which the infinity was born, or the number became too small.
+//!
 //! ## What to do
 //!
 //! Compute that operator in FP32: convert its input first. A layer norm of the library adds up in FP32 whatever its input is held in.
@@ -93,9 +95,10 @@ impl Rule for SilentZeros {
         let mut firings: Vec<Firing> = Vec::new();
         for (place, node) in graph.iter() {
             let Some(why) = why(&graph, place, node, limits) else { continue };
+            let firing = firing(&graph, node, &why, step, limits);
             // Of one layer the first, where it begins.
-            if firings.iter().all(|f| f.layer != node.site().layer) {
-                firings.push(firing(&graph, node, &why, step, limits));
+            if firings.iter().all(|f| f.layer != firing.layer) {
+                firings.push(firing);
             }
         }
         firings.into_iter().map(|f| Verdict::Firing(Box::new(f))).collect()
@@ -178,9 +181,11 @@ fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limi
     let zero_share = stats.zeros as f64 / stats.count.max(1) as f64;
     let all = if stats.zeros == stats.count { "only zeros".to_owned() } else { format!("{} zeros", share(zero_share)) };
     let mut evidence = vec![counted("zeros", stats.zeros), counted("elements", stats.count)];
+    let mut layer = &site.layer;
     let (reason, remedy) = match *why {
         Why::Infinite(divisor) => {
             let born = graph.node(graph.birth_of_infinity(divisor));
+            layer = &born.site().layer;
             evidence.extend([
                 said("divided_by", graph.node(divisor).site().label()),
                 said("overflowed_in", born.site().label()),
@@ -220,7 +225,7 @@ fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limi
     let grave = matches!(why, Why::Infinite(_)) && zero_share >= limits.at(&MOST, &site.layer);
     Firing {
         severity: if grave { Severity::Error } else { Severity::Warning },
-        layer: site.layer.clone(),
+        layer: layer.clone(),
         operator: site.operator.clone(),
         probe: Some(Probe::Activation),
         since: since(node, step, why),

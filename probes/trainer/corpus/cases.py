@@ -65,6 +65,9 @@ def _ceiling(interval):
 
 AT_CEILING = _ceiling(2000)
 
+# Layers whose output is of the usual size, not normalised: what a fault multiplies goes where it is meant to go.
+LINEAR = {"mlp": ("fc1", "fc2"), "conv": ("conv2", "fc1"), "transformer": ("block.0.attn.qkv", "block.0.mlp.up")}
+
 CASES = (
     Case("underflow", "the gradient of one layer is too small for FP16; the layers before it learn nothing", ("AMP201",),
          "underflow", layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
@@ -113,4 +116,27 @@ CASES = (
          "masters-bypassed", at=MIDDLE, within=AT_ONCE, precisions=("bf16-masters",), layer=ANY),
     Case("masters-unwritten", "the copies are stepped and never written back", ("AMP405",), "masters-unwritten", at=MIDDLE,
          within=AT_ONCE, precisions=("fp16-masters", "bf16-masters"), layer=ANY),
+    Case("near-overflow", "an intermediate product stands within three bits of 65504", ("AMP101",), "near-overflow",
+         layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("small-activations", "what a layer hands on is so small that FP16 keeps a few bits of it", ("AMP104", "AMP105"), "small-activations",
+         layers=LINEAR, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("half-norm", "a layer norm by hand in FP16: it trains, and what is behind it gets nothing", ("AMP105",), "half-norm",
+         layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("half-sum", "a sum in FP16 becomes infinite, and what is divided by it zero", ("AMP106",), "half-sum",
+         layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("saturated-log", "a cross-entropy by hand in FP16: the loss is infinite once the net is sure", ("AMP106",), "saturated-log",
+         layers=LINEAR, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("half-softmax", "a softmax cast to FP16 by hand: the run ends worse than FP32", ("AMP106",), "half-softmax",
+         layers=LINEAR, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("half-positions", "positions beyond 5000 in FP16: four of them are one", ("AMP107",), "half-positions",
+         layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("masked-row", "a mask of -1e9 in FP16 leaves nothing of a row: NaN in attention", ("AMP504",), "masked-row",
+         layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("log-zero", "the loss of every batch is the logarithm of zero: the scale falls to nothing", ("AMP501",), "log-zero",
+         at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp32", "bf16"), layer=ANY),
+    Case("overflow-once", "training looks well and evaluation is NaN: one batch overflowed, and its step was skipped", ("AMP502",), "overflow-once",
+         models=("conv",), layers={"conv": ("conv1", "conv2")}, layer=ANY, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters"),
+         beside=("AMP102",)),
+    Case("loss-spike", "after one batch with an enormous loss the weights stand still for ever", ("AMP503",), "loss-spike",
+         precisions=("fp32",), optimizers=ADAM, layer=ANY, at=MIDDLE, within=AT_ONCE, beside=("AMP701",)),
 )

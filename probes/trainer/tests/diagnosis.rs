@@ -3,6 +3,7 @@
 mod common;
 
 use ampdoctor::observation::EndReason;
+use ampdoctor::rules::Finding;
 use common::{Run, assert_silent, everything, findings};
 
 const STEP: u64 = 40;

@@ -1,5 +1,5 @@
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
-use crate::rules::silence::{diagnose, found};
+use crate::rules::silence::{diagnose, first};
 use crate::rules::{Finding, Severity};
 use crate::scan::Dtype::{F16, F32};
 
@@ -23,11 +23,11 @@ fn norm_by_hand(s: &mut StepBuilder<'_>, deviation: f64, i: u64) {
 
 fn only(run: &Scenario) -> Finding {
     let d = diagnose(run);
-    d.findings().iter().find(|f| f.code == "AMP105").cloned().unwrap_or_else(|| panic!("{:#?}", d.findings()))
+    first(&d, "AMP105").cloned().unwrap_or_else(|| panic!("{:#?}", d.findings()))
 }
 
 fn is_silent(run: &Scenario) -> bool {
-    !found(&diagnose(run)).contains(&"AMP105")
+    first(&diagnose(run), "AMP105").is_none()
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
-use crate::rules::silence::{diagnose, first, found};
+use crate::rules::silence::{diagnose, first};
 use crate::rules::{Finding, Severity};
 use crate::scan::Dtype::{F16, F32};
 

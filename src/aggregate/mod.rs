@@ -9,6 +9,7 @@ mod shadows;
 mod site;
 mod starvation;
 mod timeline;
+mod unscaled;
 mod weights;
 
 pub(crate) use losses::median;
@@ -22,6 +23,7 @@ use site::Verdict;
 pub use site::{Sample, SiteSummary};
 pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
+pub use unscaled::{Hardest, Unscaled};
 pub use weights::{Change, Copied, Still, Weight, WeightStep, Weights};
 
 use crate::observation::{

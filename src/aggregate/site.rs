@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::magnitude::MagnitudeHistogram;
 use super::maxima::Maxima;
+use super::unscaled::Unscaled;
 use crate::numerics::Underflow;
 use crate::observation::{Observation, Probe, Rounding, Site, SiteId, Step};
 use crate::scan::{ExponentHistogram, Stats};
@@ -80,6 +81,8 @@ pub struct SiteSummary {
     pub max_unscaled: f64,
     /// Exponents of all samples, merged; for a gradient, of those without a non-finite element, which say nothing of its range.
     pub exponents: ExponentHistogram,
+    /// Of a gradient: the same without the loss scale, for what-if. Boxed, since most tensors are none.
+    pub unscaled: Option<Box<Unscaled>>,
     /// Largest magnitude of each step: of gradients, activations and updates.
     pub step_max: MagnitudeHistogram,
     /// Smallest non-zero magnitude of each step: of activations.
@@ -117,6 +120,7 @@ impl SiteSummary {
             step_min: MagnitudeHistogram::default(),
             maxima: Maxima::default(),
             exponents: ExponentHistogram::default(),
+            unscaled: None,
             rounding: None,
             recent: VecDeque::new(),
         }
@@ -153,6 +157,7 @@ impl SiteSummary {
         if stats.non_finite() == 0 || !self.site.probe.is_gradient() {
             self.exponents.merge(&stats.exponents);
         }
+        self.count_unscaled(step, stats);
         self.count_extremes(stats, is_bad);
         if !matches!(self.site.probe, Probe::Buffer | Probe::OptimizerState) {
             self.maxima.push(step.index, stats.max_abs, is_bad);
@@ -190,6 +195,15 @@ impl SiteSummary {
     /// The loss scale that the tensor carries: 1 for what is no gradient, and where there is no usable scale.
     fn carried_scale(&self, step: &Step) -> f64 {
         step.loss_scale.filter(|s| self.site.probe.is_gradient() && *s > 0.0 && s.is_finite()).unwrap_or(1.0)
+    }
+
+    fn count_unscaled(&mut self, step: &Step, stats: &Stats) {
+        if self.site.probe.is_gradient() {
+            // The gradient of a parameter is a sum of what passes by the layers, and never the first to underflow.
+            let (scale, needs_scale) = (self.carried_scale(step), self.site.probe != Probe::ParamGrad);
+            let unscaled = self.unscaled.get_or_insert_default();
+            unscaled.push(step.index, stats, self.site.dtype, scale, needs_scale);
+        }
     }
 
     fn count_extremes(&mut self, stats: &Stats, is_bad: bool) {

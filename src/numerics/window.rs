@@ -3,17 +3,15 @@
 use super::{Format, Lost, predicted_error};
 use crate::scan::ExponentHistogram;
 
-/// The largest magnitude that leaves one bit below FP16's end.
-const ONE_BIT_BELOW_THE_END: f64 = 32752.0;
-/// Harm begins 5 to 12 octaves below the scale at which every tensor stays under this.
-const TOLERATED_ERROR: f64 = 1e-4;
+/// Part of a format's largest number that the largest element may reach: one bit of headroom.
+const ONE_BIT: f64 = 0.5;
 /// Shifts that are searched: from a tensor at FP32's end to one at its beginning.
 const SHIFTS: (i32, i32) = (-160, 160);
 
-/// A range of loss scales, as exponents of two, both ends allowed. Empty when `low > high`.
+/// A range of scales, as exponents of two, both ends allowed. Empty when `low > high`.
 ///
-/// `low` is the smallest power of two at which the predicted error of the gradient stays below 1e-4; `high` the largest that leaves its largest
-/// element one bit of headroom.
+/// `low` is the smallest power of two at which the predicted error of the tensor stays below what is [tolerated](Format::tolerated_error), which is 1e-4
+/// in FP16; `high` the largest that leaves its largest element one bit of headroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleWindow {
     /// The lowest good scale is `2^low`.
@@ -23,14 +21,26 @@ pub struct ScaleWindow {
 }
 
 impl ScaleWindow {
-    /// The window of one gradient, seen with these exponents and this largest magnitude at `loss_scale` (1 where there was none). `lost`
+    /// The window of one gradient in FP16, seen with these exponents and this largest magnitude at `loss_scale` (1 where there was none). `lost`
     /// as for [`predicted_error`]. `None` for a tensor without a non-zero element and for a scale that is no positive number.
     pub fn of(exponents: &ExponentHistogram, max_abs: f64, lost: Lost, loss_scale: f64) -> Option<Self> {
+        Self::in_format(exponents, max_abs, lost, loss_scale, Format::F16)
+    }
+
+    /// The same in any format.
+    pub fn in_format(
+        exponents: &ExponentHistogram,
+        max_abs: f64,
+        lost: Lost,
+        loss_scale: f64,
+        format: Format,
+    ) -> Option<Self> {
         let measurable = max_abs > 0.0 && max_abs.is_finite() && loss_scale > 0.0 && loss_scale.is_finite();
         if !measurable || exponents.total() == 0 {
             return None;
         }
-        let good = |shift: i32| predicted_error(exponents, Format::F16, lost, shift) < TOLERATED_ERROR;
+        let tolerated = format.tolerated_error();
+        let good = |shift: i32| predicted_error(exponents, format, lost, shift) < tolerated;
         let (mut bad, mut lowest_good) = SHIFTS;
         while lowest_good - bad > 1 {
             let middle = bad + (lowest_good - bad) / 2;
@@ -42,13 +52,18 @@ impl ScaleWindow {
         }
         Some(Self {
             low: loss_scale.log2().ceil() as i32 + lowest_good,
-            high: (ONE_BIT_BELOW_THE_END / max_abs * loss_scale).log2().floor() as i32,
+            high: (format.max * ONE_BIT / max_abs * loss_scale).log2().floor() as i32,
         })
     }
 
     /// The scales that are good for both.
     pub fn intersect(self, other: Self) -> Self {
         Self { low: self.low.max(other.low), high: self.high.min(other.high) }
+    }
+
+    /// Whether `2^exponent` is good.
+    pub fn contains(&self, exponent: i32) -> bool {
+        (self.low..=self.high).contains(&exponent)
     }
 
     /// Whether no scale is good.

@@ -51,6 +51,7 @@ mod unsafe_operator;
 mod update_advice;
 mod updates_below_normal;
 mod vanishing_eps;
+pub mod whatif;
 
 pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};

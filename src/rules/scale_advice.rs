@@ -2,12 +2,13 @@
 
 use super::scaling::Scaling;
 use super::text::{layer_name, number, power_of_two, scale, share};
+use super::whatif::Held;
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
 use crate::numerics::{Format, Lost, ScaleWindow, Zones};
 use crate::observation::{Probe, ScalerConfig};
 use crate::scan::{Dtype, Stats};
 
-/// Samples that the lower end of the window stands on: those that the verdict stands on.
+/// Samples that the lower end of the window stands on where no scale was good at all steps: those that the verdict stands on.
 const SAMPLES: usize = 3;
 /// Bits below the upper end where gradients were lost whole: those of models that learn again were up to 2^7 larger.
 const SPARE_WHERE_LOST: i32 = 7;
@@ -23,11 +24,15 @@ pub(super) enum Blamed<'a> {
 }
 
 /// The loss scales at which all gradients of the run are well, and the layers that set the ends.
+///
+/// It is the one place that computes them: what rules advise is what what-if shows.
 pub(super) struct ScaleAdvice<'a> {
     /// The window of all gradients; its lower end is a lower bound where `incomplete`.
     pub window: ScaleWindow,
     /// Whether a gradient was all zero, so that nothing of it could be asked what scale it needs.
     pub incomplete: bool,
+    /// Whether no scale was good at all steps, though one is for the gradients as they are now: the window is of these.
+    pub shrank: bool,
     /// The gradient that needs the highest scale.
     pub lowest: Option<&'a SiteSummary>,
     /// The gradient that overflows first.
@@ -41,15 +46,33 @@ impl<'a> ScaleAdvice<'a> {
     /// Where nothing of the gradient is left to compute a scale from: what PyTorch starts with, as an exponent.
     pub const DEFAULT_INIT: i32 = 16;
 
-    /// What the gradients of the latest step say; `None` when none of them has a non-zero element.
+    /// What the gradients that FP16 carries say; `None` when none of them has a non-zero element.
     pub fn of(aggregate: &'a Aggregate) -> Option<Self> {
+        Self::among(aggregate, |s| Held::Fp16.carries(aggregate, s))
+    }
+
+    /// The same of a run in FP32 or BF16, had FP16 carried its gradients.
+    pub fn as_if_in_fp16(aggregate: &'a Aggregate) -> Option<Self> {
+        let held = Held::of(aggregate);
+        Self::among(aggregate, move |s| held.carries(aggregate, s))
+    }
+
+    fn among(aggregate: &'a Aggregate, is_carried: impl Fn(&SiteSummary) -> bool) -> Option<Self> {
         let largest = |s: &SiteSummary| largest_unscaled(aggregate, s);
-        let gradients = || aggregate.latest_observations().map(|(_, s)| s).filter(|s| is_carried_in_fp16(aggregate, s));
+        let gradients = || aggregate.sites.iter().filter(|s| is_carried(s));
         let highest = gradients().max_by(|a, b| largest(a).total_cmp(&largest(b))).filter(|s| largest(s) > 0.0)?;
-        let needs: Vec<(i32, &SiteSummary)> = gradients().filter_map(|s| Some((lower_end(s)?, s))).collect();
-        let lowest = needs.iter().max_by_key(|(low, _)| *low).copied();
-        let tops: Vec<i32> = gradients().filter_map(|s| upper_end(largest(s))).collect();
         let high = upper_end(largest(highest))?;
+        let needs = |of: fn(&SiteSummary) -> Option<i32>| -> Vec<(i32, &'a SiteSummary)> {
+            gradients().filter_map(|s| Some((of(s)?, s))).collect()
+        };
+        let most = |needs: &[(i32, &'a SiteSummary)]| needs.iter().max_by_key(|(low, _)| *low).copied();
+        let (at_all_steps, lately) = (needs(lower_end), needs(lower_end_lately));
+        // Gradients that shrank below what any scale serves from the first step on: then what they need now counts, for a dynamic scale follows.
+        let moved = |(low, _): (i32, _)| low > high;
+        let shrank = most(&at_all_steps).is_some_and(moved) && !most(&lately).is_some_and(moved);
+        let needs = if shrank { lately } else { at_all_steps };
+        let lowest = most(&needs);
+        let tops: Vec<i32> = gradients().filter_map(|s| upper_end(largest(s))).collect();
         // Without a gradient to ask, the lower end is where scalers begin.
         let low = lowest.map_or(high.min(Self::DEFAULT_INIT), |(low, _)| low);
         let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
@@ -57,6 +80,7 @@ impl<'a> ScaleAdvice<'a> {
         Some(Self {
             window: ScaleWindow { low, high },
             incomplete,
+            shrank,
             lowest: lowest.map(|(_, s)| s),
             highest,
             max_unscaled: largest(highest),
@@ -173,22 +197,22 @@ pub(super) fn headroom(advice: &ScaleAdvice<'_>, exponent: i32) -> String {
     )
 }
 
-/// Gradients that FP16 has to carry: those held in it, those cast to it, and those of parameters, which autocast computes in it.
-fn is_carried_in_fp16(aggregate: &Aggregate, summary: &SiteSummary) -> bool {
-    let site = &summary.site;
-    site.probe.is_gradient() && (site.probe == Probe::CastGrad || aggregate.went_through_fp16(site))
+/// The smallest scale that is good for a gradient at every step, where it is one whose underflow a scale has to prevent.
+pub(super) fn lower_end(site: &SiteSummary) -> Option<i32> {
+    site.unscaled.as_ref()?.hardest.as_ref().map(|hardest| hardest.low)
 }
 
-/// The smallest good scale of an FP16 activation gradient, or of one that is cast, over its latest samples.
-fn lower_end(site: &SiteSummary) -> Option<i32> {
-    let is_cast = site.site.probe == Probe::CastGrad;
-    let is_held = site.site.dtype == Dtype::F16 && site.site.probe == Probe::ActivationGrad;
+/// The same over its latest samples.
+fn lower_end_lately(site: &SiteSummary) -> Option<i32> {
+    if !matches!(site.site.probe, Probe::ActivationGrad | Probe::CastGrad) {
+        return None;
+    }
+    let is_held = site.site.dtype == Dtype::F16;
     let latest = site.recent.iter().rev().take(SAMPLES);
     latest
-        .filter(|s| is_cast && s.stats.non_finite() == 0 || is_held && s.underflow.is_some())
-        .filter(|s| s.stats.count >= FEWEST_ELEMENTS)
+        .filter(|s| s.stats.non_finite() == 0 && s.stats.count >= FEWEST_ELEMENTS)
         .filter_map(|s| {
-            let lost = if is_cast { Lost::default() } else { Lost::estimate(&s.stats.exponents) };
+            let lost = if is_held { Lost::estimate(&s.stats.exponents) } else { Lost::default() };
             ScaleWindow::of(&s.stats.exponents, s.stats.max_abs, lost, s.loss_scale.unwrap_or(1.0))
         })
         .map(|w| w.low)
@@ -196,14 +220,14 @@ fn lower_end(site: &SiteSummary) -> Option<i32> {
 }
 
 /// The largest scale that leaves a gradient of this largest value one bit of headroom.
-fn upper_end(max_unscaled: f64) -> Option<i32> {
+pub(super) fn upper_end(max_unscaled: f64) -> Option<i32> {
     let one = crate::scan::ExponentHistogram::from_counts(0, &[1]);
     ScaleWindow::of(&one, max_unscaled, Lost::default(), 1.0).map(|w| w.high)
 }
 
 /// The largest value ever seen at this site, without the loss scale. What overflowed at a static scale counts as FP16's end times an octave for each four
 /// times as many infinite elements; a dynamic scaler overflows on purpose, and gives way.
-fn largest_unscaled(aggregate: &Aggregate, site: &SiteSummary) -> f64 {
+pub(super) fn largest_unscaled(aggregate: &Aggregate, site: &SiteSummary) -> f64 {
     if Scaling::of(aggregate) != Scaling::Static {
         return site.max_unscaled;
     }

@@ -34,9 +34,14 @@ impl ExponentHistogram {
 
     /// Adds all of `other`.
     pub fn merge(&mut self, other: &Self) {
+        self.merge_shifted(other, 0);
+    }
+
+    /// Adds all of `other`, each element times `2^by`.
+    pub fn merge_shifted(&mut self, other: &Self, by: i32) {
         let Some(highest) = other.highest() else { return };
-        self.cover(other.first, highest);
-        let at = (other.first - self.first) as usize;
+        self.cover(other.first + by, highest + by);
+        let at = (other.first + by - self.first) as usize;
         for (sum, &n) in self.counts[at..].iter_mut().zip(&other.counts) {
             *sum = sum.saturating_add(n);
         }

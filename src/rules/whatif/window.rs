@@ -1,0 +1,50 @@
+//! The loss scales that serve all layers.
+
+use super::Held;
+use crate::aggregate::Aggregate;
+use crate::numerics::ScaleWindow;
+use crate::observation::Site;
+use crate::rules::scale_advice::{Blamed, ScaleAdvice};
+
+/// The loss scales that serve all layers, and the layers that limit them.
+#[derive(Clone, Debug)]
+pub struct Window<'a> {
+    /// The exponents of the lowest and the highest good scale.
+    pub scales: ScaleWindow,
+    /// The exponent of the scale to set, as rules advise it; `None` when no scale is good for all layers.
+    pub recommended: Option<i32>,
+    /// The gradient that needs the highest scale; `None` where nothing that could underflow was seen non-zero.
+    pub lowest: Option<&'a Site>,
+    /// The gradient that overflows first.
+    pub highest: &'a Site,
+    /// Whether a gradient was all zero lately, so that nothing of it could be asked: the lower end is then a lower bound.
+    pub incomplete: bool,
+    /// Whether no scale was good at all steps, though one is for the gradients as they are now: the window is of these.
+    pub shrank: bool,
+    /// Where no scale is good for all layers: the layers that conflict, and which one to change.
+    pub fix: Option<String>,
+}
+
+impl<'a> Window<'a> {
+    /// The window of all ranks together; `None` where no gradient had a non-zero element.
+    pub(super) fn of(ranks: &[&'a Aggregate], held: Held) -> Option<Self> {
+        let advise = |rank: &&'a Aggregate| match held {
+            Held::Fp16 => ScaleAdvice::of(rank),
+            Held::Bf16 | Held::Fp32 => ScaleAdvice::as_if_in_fp16(rank),
+        };
+        let advices: Vec<ScaleAdvice<'a>> = ranks.iter().filter_map(advise).collect();
+        let lowest = advices.iter().max_by_key(|advice| advice.window.low)?;
+        let highest = advices.iter().min_by_key(|advice| advice.window.high)?;
+        let scales = ScaleWindow { low: lowest.window.low, high: highest.window.high };
+        let recommended = advices.iter().map(ScaleAdvice::exponent).min().flatten();
+        Some(Self {
+            scales,
+            recommended: recommended.filter(|_| !scales.is_empty()).map(|e| e.clamp(scales.low, scales.high)),
+            lowest: lowest.lowest.map(|s| &s.site),
+            highest: &highest.highest.site,
+            incomplete: advices.iter().any(|advice| advice.incomplete),
+            shrank: advices.iter().any(|advice| advice.shrank),
+            fix: advices.iter().find(|advice| advice.window.is_empty()).map(|advice| advice.layer_to_fix(Blamed::Nobody)),
+        })
+    }
+}

@@ -32,6 +32,8 @@ pub(super) enum Command {
     Check(CheckArgs),
     /// Write the report of a run
     Report(ReportArgs),
+    /// What other loss scales and formats would make of a run, without training again
+    Whatif(WhatifArgs),
     /// List the rules
     Rules(RulesArgs),
     /// Explain a rule: what it finds, its thresholds and their reasons
@@ -146,6 +148,50 @@ Examples:
   ampdoctor report runs/fp16 --format json | jq '.findings[] | {code, layer, onset_step, remedy}'";
 
 #[derive(Debug, Args)]
+#[command(after_help = WHATIF_HELP)]
+pub(super) struct WhatifArgs {
+    /// Run directory, or one recording of it (rank-0.amprec)
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+
+    /// The loss scale at which each layer is shown: 2^13, 8192 [default: the one in force at the end]
+    #[arg(long, value_name = "SCALE", value_parser = loss_scale, allow_hyphen_values = true)]
+    pub scale: Option<i32>,
+
+    /// Only layers that match: * stands for any text, ? for one character
+    #[arg(long, value_name = "GLOB")]
+    pub layer: Option<String>,
+
+    /// Form of the answer; json is described by docs/whatif.schema.json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub format: String,
+}
+
+const WHATIF_HELP: &str = "\
+What it shows:
+  the window   loss scales at which no layer loses the direction of its gradient and none overflows,
+               and the layers that limit it; where no scale serves all layers, the one to change
+  the chart    Ehat, the predicted 1 - cosine between a gradient and what FP16 keeps of it, and the shares
+               of its elements that would be subnormal (fading), zero (lost) or too large (overflow),
+               at every loss scale from 2^-10 to 2^24
+  the layers   the window of each, and its numbers at one scale (--scale)
+  the formats  which layer could hold its activations, gradients and weights in FP16, BF16, FP8 E4M3 and
+               E5M2: as they are, or only with a scale of its own for each tensor
+  the memory   what is held in which dtype, and what another would take
+
+All of it is computed from the exponents that were recorded. A run in FP32 or BF16 tells exactly what FP16 would
+do. One in FP16 has lost what lay below 2^-25 at its own loss scale: at higher scales the shares are \"at least\".
+
+Exit status:
+  0  written
+  2  wrong usage, or nothing could be read
+
+Examples:
+  ampdoctor whatif runs/fp32
+  ampdoctor whatif runs/fp16 --scale 2^7 --layer 'block.*.attn*'
+  ampdoctor whatif runs/fp16 --format json | jq .window";
+
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ampdoctor rules\n  ampdoctor rules --format json")]
 pub(super) struct RulesArgs {
     /// Form of the list
@@ -171,6 +217,19 @@ fn frame_size(text: &str) -> Result<(u16, u16), String> {
         Some((w, h)) if w > 0 && h > 0 => Ok((w, h)),
         _ => Err("a size is columns x rows, as in 120x40".into()),
     }
+}
+
+/// A loss scale as the exponent of the nearest power of two.
+fn loss_scale(text: &str) -> Result<i32, String> {
+    let exponent = match text.split_once('^') {
+        Some(("2", exponent)) => exponent.parse::<i32>().ok().map(f64::from),
+        Some(_) => None,
+        None => text.parse::<f64>().ok().filter(|scale| *scale > 0.0).map(f64::log2),
+    };
+    let known = exponent.filter(|exponent| exponent.abs() <= 1000.0);
+    known
+        .map(|exponent| exponent.round() as i32)
+        .ok_or_else(|| "a loss scale is a positive number, as in 2^13 or 8192".into())
 }
 
 #[cfg(test)]
@@ -213,6 +272,16 @@ mod tests {
         assert_eq!(frame_size("120x40"), Ok((120, 40)));
         for wrong in ["", "120", "x40", "0x40", "120x40x2", "-1x2"] {
             assert!(frame_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_loss_scale_is_a_power_of_two_or_a_number() {
+        for (text, exponent) in [("2^13", 13), ("2^-4", -4), ("8192", 13), ("0.5", -1), ("1e4", 13)] {
+            assert_eq!(loss_scale(text), Ok(exponent), "{text}");
+        }
+        for wrong in ["", "0", "-1", "3^2", "2^", "2^x", "nan", "inf", "2^99999"] {
+            assert!(loss_scale(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -15,6 +15,7 @@ mod run_dir;
 mod suggest;
 mod terminal;
 mod watch;
+mod whatif;
 
 use std::process::ExitCode;
 
@@ -47,6 +48,7 @@ fn dispatch(arguments: Arguments, terminal: &Terminal) -> anyhow::Result<ExitCod
         Command::Check(args) => check::check(args, terminal)?.into(),
         Command::Report(args) => report::report(args, terminal)?.into(),
         Command::Watch(args) => watch::watch(args)?,
+        Command::Whatif(args) => whatif::whatif(args, terminal)?.into(),
         Command::Rules(args) => explain::rules(args, terminal)?.into(),
         Command::Explain(args) => explain::explain(&args, terminal)?.into(),
     })

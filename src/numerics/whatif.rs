@@ -27,13 +27,7 @@ pub struct Outlook {
 impl Outlook {
     /// The outlook of a tensor with these exponents and this largest magnitude, each element times `2^shift`, in `format`. `lost` as for
     /// [`predicted_error`]. `None` when it has no non-zero element.
-    pub fn of(
-        exponents: &ExponentHistogram,
-        max_abs: f64,
-        lost: Lost,
-        format: Format,
-        shift: i32,
-    ) -> Option<Self> {
+    pub fn of(exponents: &ExponentHistogram, max_abs: f64, lost: Lost, format: Format, shift: i32) -> Option<Self> {
         let zones = Zones::of(exponents, format, shift);
         let all = zones.total() as f64;
         let largest = max_abs * f64::from(shift).exp2();

@@ -19,10 +19,15 @@ pub const SCHEMA_VERSION: u32 = 2;
 
 /// The JSON report of a run, ending in a line break. The same recordings give the same bytes.
 pub fn json(run: &Run<'_>) -> String {
+    shallow(&model::Document::of(run))
+}
+
+/// A document as JSON, ending in a line break. What lies deep stands on one line.
+pub(super) fn shallow(document: &impl Serialize) -> String {
     let mut bytes = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, ShallowFormatter::default());
     // Plain structures with string keys, written to memory: there is nothing that can fail.
-    model::Document::of(run).serialize(&mut serializer).expect("a report serializes");
+    document.serialize(&mut serializer).expect("a report serializes");
     bytes.push(b'\n');
     String::from_utf8(bytes).expect("JSON is UTF-8")
 }

@@ -1,5 +1,6 @@
 //! How a text is laid out: its width, its colours, its line breaks.
 
+use super::whatif::{Piece, Tone};
 use crate::rules::Severity;
 
 /// Width and colours of a text.
@@ -54,6 +55,18 @@ impl Layout {
             Severity::Info => "1;36",
         };
         self.painted(code, text)
+    }
+
+    /// A piece in the colour of its tone.
+    pub(super) fn toned(&self, piece: &Piece) -> String {
+        match piece.tone {
+            Tone::Plain => piece.text.clone(),
+            Tone::Bold => self.bold(&piece.text),
+            Tone::Dim => self.dim(&piece.text),
+            Tone::Good => self.painted("32", &piece.text),
+            Tone::Warn => self.painted("33", &piece.text),
+            Tone::Bad => self.painted("1;31", &piece.text),
+        }
     }
 
     fn painted(&self, code: &str, text: &str) -> String {

@@ -15,6 +15,7 @@ mod read;
 mod rounding;
 mod run;
 mod text;
+mod whatif;
 
 pub use json::{SCHEMA_VERSION, json};
 pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};
@@ -24,6 +25,7 @@ pub use read::{Progress, RankRecording, RunRecording, read_run};
 pub use rounding::TensorRounding;
 pub use run::{Attributed, Counts, Rank, Run};
 pub use text::{consequence_text, evidence_text, text};
+pub use whatif::{Canvas, Piece, Row, Selection, Tone, WHATIF_SCHEMA_VERSION, whatif_json, whatif_rows, whatif_text};
 
 /// A form in which a run is reported.
 #[derive(Clone, Copy, Debug)]

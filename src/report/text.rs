@@ -1,6 +1,7 @@
 //! The report for people: what ran, what was found, and the verdict last, where a terminal leaves the eye.
 
 use super::number::{bytes, percent, readable};
+use super::whatif::section;
 use super::{Attributed, Counts, Layout, Rank, Run, rounding};
 use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
 
@@ -13,6 +14,7 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
     for error in run.unreadable {
         out.push_str(&layout.wrap("a rank that could not be read: ", "  ", &error.to_string()));
     }
+    out.extend(section(run, layout));
     for finding in run.findings() {
         out.push('\n');
         out.push_str(&finding_text(&finding, run.is_distributed(), layout));

@@ -28,4 +28,4 @@ mod watch;
 mod world;
 
 pub use options::{WatchOptions, WatchOutcome, WatchTarget};
-pub use watch::watch;
+pub use watch::{shows_unicode, watch};

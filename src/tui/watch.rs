@@ -113,6 +113,11 @@ fn still_running(world: &Live) -> String {
     }
 }
 
+/// Whether the locale of this process shows characters outside ASCII.
+pub fn shows_unicode() -> bool {
+    theme().unicode
+}
+
 fn theme() -> Theme {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
     let locale: Option<OsString> = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);

@@ -121,7 +121,14 @@ fn ehat_is_within_a_factor_of_two_of_the_measured_harm_at_the_median() {
         }
         ratios.sort_by(f64::total_cmp);
         let quantile = |q: f64| ratios[(q * (ratios.len() - 1) as f64).round() as usize];
-        println!("{}: {} tensors, log2 ratio {:.2} / {:.2} / {:.2}", format.name, ratios.len(), quantile(0.1), quantile(0.5), quantile(0.9));
+        println!(
+            "{}: {} tensors, log2 ratio {:.2} / {:.2} / {:.2}",
+            format.name,
+            ratios.len(),
+            quantile(0.1),
+            quantile(0.5),
+            quantile(0.9)
+        );
         assert!(ratios.len() >= 20, "{}: {}", format.name, ratios.len());
         assert!(quantile(0.5).abs() < 1.0, "{}: {ratios:?}", format.name);
     }
@@ -129,7 +136,8 @@ fn ehat_is_within_a_factor_of_two_of_the_measured_harm_at_the_median() {
 
 #[test]
 fn every_fp16_number_lies_in_the_zone_in_which_rounding_puts_it() {
-    let all: Vec<f64> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f64()).filter(|x| x.is_finite() && *x != 0.0).collect();
+    let all: Vec<f64> =
+        (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f64()).filter(|x| x.is_finite() && *x != 0.0).collect();
     for format in FORMATS {
         let (truth, guess) = (Truth::of(&all, format, 0), outlook(&all, format, 0));
         // Magnitudes are spread evenly in each binade here and not over them: the law that shares out a binade with an edge does not hold.
@@ -149,7 +157,8 @@ fn every_fp16_number_lies_in_the_zone_in_which_rounding_puts_it() {
 fn what_fp16_held_says_as_much_of_lower_scales_as_the_tensor_itself() {
     for (seed, (name, shape)) in (7..).zip(SHAPES) {
         let exact = tensor(shape, 40_000, seed);
-        let held: Vec<f64> = exact.iter().map(|x| f16::from_f64(*x).to_f64()).filter(|x| x.is_finite() && *x != 0.0).collect();
+        let held: Vec<f64> =
+            exact.iter().map(|x| f16::from_f64(*x).to_f64()).filter(|x| x.is_finite() && *x != 0.0).collect();
         let (exponents, max_abs) = histogram(&held);
         let lost = Lost::estimate(&exponents);
         for shift in [-2, -6, -10, -14, -18] {

@@ -5,6 +5,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::super::layers::layer_magnitudes;
 use super::super::number::Number;
+use super::super::whatif::WhatIfSummary;
 use super::super::{Attributed, Run};
 use super::SCHEMA_VERSION;
 use super::magnitudes::LayerDocument;
@@ -24,6 +25,8 @@ pub(super) struct Document<'a> {
     doubts: Vec<DoubtDocument<'a>>,
     /// All ranks together.
     layers: Vec<LayerDocument<'a>>,
+    /// All ranks together.
+    whatif: WhatIfSummary,
     ranks: Vec<RankDocument<'a>>,
     /// Recordings of which nothing could be read.
     unreadable: Vec<String>,
@@ -104,6 +107,7 @@ impl<'a> Document<'a> {
             omitted: run.omitted().iter().map(OmittedDocument::of).collect(),
             doubts: run.doubts().iter().map(DoubtDocument::of).collect(),
             layers: layer_magnitudes(run).iter().map(LayerDocument::of).collect(),
+            whatif: WhatIfSummary::of_run(run),
             ranks: run.ranks.iter().map(RankDocument::of).collect(),
             unreadable: run.unreadable.iter().map(ToString::to_string).collect(),
         }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::json;
 use crate::observation::Sampling;
 use crate::report::fixture::{Fixture, run_info};
-use crate::report::{Rank, Run};
+use crate::report::{Rank, Run, Selection, whatif_json};
+use crate::rules::whatif::WhatIf;
 use crate::rules::{Diagnosis, Health};
 
 const SCHEMA: &str = include_str!("../../../docs/report.schema.json");
@@ -61,6 +62,22 @@ fn everything_in_the_schema_is_written() {
     Checker { root: &schema, met: &mut met }.check(&parsed(&Fixture::sick().three_ranks()), &schema, "", &mut wrong);
     let mut described = BTreeSet::new();
     properties(&schema, &mut described);
+    assert_eq!(described.difference(&met).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn the_whatif_follows_its_schema_and_all_of_that_is_written() {
+    let schema: Value = serde_json::from_str(include_str!("../../../docs/whatif.schema.json")).unwrap();
+    let (mut met, mut described) = (BTreeSet::new(), BTreeSet::new());
+    properties(&schema, &mut described);
+    let (fixture, empty) = (Fixture::sick(), Diagnosis::new());
+    for aggregate in [fixture.run().ranks[0].aggregate, empty.aggregate()] {
+        let text = whatif_json(&WhatIf::of(&[aggregate]), &Selection::default());
+        let mut wrong = Vec::new();
+        let document = serde_json::from_str(&text).expect("it is JSON");
+        Checker { root: &schema, met: &mut met }.check(&document, &schema, "", &mut wrong);
+        assert_eq!(wrong, Vec::<String>::new());
+    }
     assert_eq!(described.difference(&met).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 

@@ -1,7 +1,7 @@
 //! Which layer could run in which format.
 
-use super::held::is_left_in_fp32;
 use super::by_layer;
+use super::held::is_left_in_fp32;
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
 use crate::numerics::{Format, Lost, ScaleWindow};
 use crate::observation::{Probe, Site};
@@ -124,7 +124,9 @@ impl<'a> Fit<'a> {
     fn worse(self, other: Self) -> Self {
         match (self, other) {
             (Self::No(site), _) | (_, Self::No(site)) => Self::No(site),
-            (Self::PerTensorScale(a), Self::PerTensorScale(b)) => Self::PerTensorScale(if a.abs() >= b.abs() { a } else { b }),
+            (Self::PerTensorScale(a), Self::PerTensorScale(b)) => {
+                Self::PerTensorScale(if a.abs() >= b.abs() { a } else { b })
+            }
             (Self::PerTensorScale(a), Self::AsIs) | (Self::AsIs, Self::PerTensorScale(a)) => Self::PerTensorScale(a),
             (Self::AsIs, Self::AsIs) => Self::AsIs,
         }

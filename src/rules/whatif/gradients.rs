@@ -9,7 +9,8 @@ use crate::rules::scale_advice::{lower_end, upper_end};
 /// Above this share of elements lost before they were seen, what is said of higher scales is a lower bound.
 const UNSEEN_SHARE: f64 = 5e-4;
 
-/// What FP16 would make of gradients at one loss scale. Shares are of the elements seen non-zero; of a layer, those of its tensor with the largest.
+/// What FP16 would make of gradients at one loss scale. Shares are of the elements seen non-zero; of a layer, those of its tensor with the largest, fading and lost
+/// of the gradients of activations where it has any.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtScale {
     /// The loss scale is `2^scale`.
@@ -108,29 +109,37 @@ impl AtScale {
 
     /// The largest of each number.
     fn worst(scale: i32, all: &[AtScale]) -> Self {
-        let largest = |of: fn(&AtScale) -> f64| all.iter().map(of).fold(0.0, f64::max);
+        let underflowing = could_underflow(all);
+        let largest = |of: fn(&AtScale) -> f64| underflowing.iter().map(of).fold(0.0, f64::max);
         Self {
             scale,
             ehat: all.iter().filter_map(|at| at.ehat).reduce(f64::max),
             fading_share: largest(|at| at.fading_share),
             lost_share: largest(|at| at.lost_share),
-            overflow_share: largest(|at| at.overflow_share),
-            fading_at_least: all.iter().any(|at| at.fading_at_least),
-            lost_at_least: all.iter().any(|at| at.lost_at_least),
+            overflow_share: all.iter().map(|at| at.overflow_share).fold(0.0, f64::max),
+            fading_at_least: underflowing.iter().any(|at| at.fading_at_least),
+            lost_at_least: underflowing.iter().any(|at| at.lost_at_least),
         }
     }
 
     /// The middle one of each number; of an even count the lower, so that a half is not yet most of them.
     fn median(scale: i32, all: &[AtScale]) -> Self {
-        let middle = |values: Vec<f64>| middle(values).unwrap_or(0.0);
+        let (middle, underflowing) = (|values: Vec<f64>| middle(values).unwrap_or(0.0), could_underflow(all));
         Self {
             ehat: self::middle(all.iter().filter_map(|at| at.ehat).collect()),
-            fading_share: middle(all.iter().map(|at| at.fading_share).collect()),
-            lost_share: middle(all.iter().map(|at| at.lost_share).collect()),
+            fading_share: middle(underflowing.iter().map(|at| at.fading_share).collect()),
+            lost_share: middle(underflowing.iter().map(|at| at.lost_share).collect()),
             overflow_share: middle(all.iter().map(|at| at.overflow_share).collect()),
             ..Self::worst(scale, all)
         }
     }
+}
+
+/// Those that have an Ehat, where any has. The gradient of a parameter that changes nothing, as a bias before a softmax, is nothing but noise of rounding;
+/// all of it may fade.
+fn could_underflow(all: &[AtScale]) -> Vec<AtScale> {
+    let with: Vec<AtScale> = all.iter().filter(|at| at.ehat.is_some()).copied().collect();
+    if with.is_empty() { all.to_vec() } else { with }
 }
 
 fn middle(mut values: Vec<f64>) -> Option<f64> {
@@ -150,7 +159,7 @@ pub(super) fn layers<'a>(ranks: &[&'a Aggregate]) -> Vec<LayerOutlook<'a>> {
 
 impl<'a> LayerOutlook<'a> {
     fn of(layer: &'a str, sites: Vec<SiteOutlook<'a>>) -> Self {
-        let worst_at = |(place, scale)| {
+        let worst_at = |(place, scale): (usize, i32)| {
             let all: Vec<AtScale> = sites.iter().filter_map(|site| site.at.get(place)).copied().collect();
             AtScale::worst(scale, &all)
         };
@@ -179,14 +188,16 @@ pub(super) fn run<'a>(layers: &[LayerOutlook<'a>]) -> Vec<ScaleOutlook<'a>> {
     if layers.is_empty() {
         return Vec::new();
     }
-    let at = |(place, scale)| {
+    let at = |(place, scale): (usize, i32)| {
         let all: Vec<AtScale> = layers.iter().filter_map(|layer| layer.at.get(place)).copied().collect();
         let ehat = |layer: &LayerOutlook<'_>| layer.at.get(place).and_then(|at| at.ehat);
         let worst = layers.iter().filter(|layer| ehat(layer).is_some());
         ScaleOutlook {
             worst: AtScale::worst(scale, &all),
             median: AtScale::median(scale, &all),
-            worst_layer: worst.max_by(|a, b| ehat(a).partial_cmp(&ehat(b)).unwrap_or(std::cmp::Ordering::Equal)).map(|l| l.layer),
+            worst_layer: worst
+                .max_by(|a, b| ehat(a).partial_cmp(&ehat(b)).unwrap_or(std::cmp::Ordering::Equal))
+                .map(|l| l.layer),
             overflowing_layers: all.iter().filter(|at| at.overflow_share > 0.0).count(),
         }
     };

@@ -71,8 +71,10 @@ impl Memory {
         let parameters = aggregate.run.iter().flat_map(|run| &run.parameters);
         let sizes = |p: &&Parameter| (p.dtype.clone(), elements(p));
         let trained = by_dtype(parameters.clone().filter(|p| p.trainable).map(|p| sizes(&p)));
-        let has_masters = aggregate.sites.iter().any(|s| s.rounding.as_ref().is_some_and(|r| r.unlike_master.is_some()));
-        let in_16_bits = trained.iter().filter(|t| width(&t.dtype) == Some(2) && t.is_float()).map(|t| t.elements).sum();
+        let has_masters =
+            aggregate.sites.iter().any(|s| s.rounding.as_ref().is_some_and(|r| r.unlike_master.is_some()));
+        let in_16_bits =
+            trained.iter().filter(|t| width(&t.dtype) == Some(2) && t.is_float()).map(|t| t.elements).sum();
         let outputs = aggregate.sites.iter().filter(|s| s.site.probe == Probe::Activation && s.site.layer != "scaler");
         let latest = outputs.filter_map(|s| Some((s.site.dtype.name().to_owned(), s.latest()?.stats.count)));
         Self {
@@ -145,13 +147,12 @@ mod tests {
 
     #[test]
     fn a_scalar_is_one_element_and_elements_of_one_dtype_are_added() {
-        let parameter = |shape: &[i64]| Parameter {
-            name: "w".into(),
-            dtype: "f16".into(),
-            shape: shape.into(),
-            trainable: true,
-        };
-        assert_eq!([elements(&parameter(&[])), elements(&parameter(&[3, 4])), elements(&parameter(&[0, 4]))], [1, 12, 0]);
+        let parameter =
+            |shape: &[i64]| Parameter { name: "w".into(), dtype: "f16".into(), shape: shape.into(), trainable: true };
+        assert_eq!(
+            [elements(&parameter(&[])), elements(&parameter(&[3, 4])), elements(&parameter(&[0, 4]))],
+            [1, 12, 0]
+        );
         let sums = by_dtype([("f16".to_owned(), 3), ("f32".to_owned(), 5), ("f16".to_owned(), 4)].into_iter());
         assert_eq!(sums[0], DtypeBytes { dtype: "f16".into(), elements: 7, bytes: 14 });
         assert_eq!(sums[1].bytes, 20);

@@ -44,7 +44,10 @@ impl<'a> Window<'a> {
             highest: &highest.highest.site,
             incomplete: advices.iter().any(|advice| advice.incomplete),
             shrank: advices.iter().any(|advice| advice.shrank),
-            fix: advices.iter().find(|advice| advice.window.is_empty()).map(|advice| advice.layer_to_fix(Blamed::Nobody)),
+            fix: advices
+                .iter()
+                .find(|advice| advice.window.is_empty())
+                .map(|advice| advice.layer_to_fix(Blamed::Nobody)),
         })
     }
 }

@@ -1,0 +1,40 @@
+//! `ampdoctor whatif`: other loss scales and formats, without training again.
+
+use anyhow::bail;
+
+use super::args::WhatifArgs;
+use super::exit::Exit;
+use super::load::{load, with_hint};
+use super::suggest::nearest;
+use super::terminal::Terminal;
+use crate::report::{Selection, whatif_json, whatif_text};
+use crate::rules::whatif::WhatIf;
+use crate::tui::shows_unicode;
+
+pub(super) fn whatif(args: WhatifArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let recording = load(&args.run, terminal).map_err(with_hint)?;
+    let aggregates: Vec<_> = recording.ranks.iter().map(|rank| rank.diagnosis.aggregate()).collect();
+    let whatif = WhatIf::of(&aggregates);
+    let selection = Selection { scale: args.scale, layers: args.layer };
+    if let Some(typed) = selection.layers.as_deref().filter(|_| !shows_any(&whatif, &selection)) {
+        bail!("{}", no_such_layer(typed, &whatif));
+    }
+    terminal.print(&match args.format.as_str() {
+        "json" => whatif_json(&whatif, &selection),
+        _ => whatif_text(&whatif, &selection, &terminal.layout, shows_unicode()),
+    })?;
+    Ok(Exit::Success)
+}
+
+fn layers<'a>(whatif: &'a WhatIf<'_>) -> impl Iterator<Item = &'a str> {
+    whatif.layers.iter().map(|layer| layer.layer).chain(whatif.formats.iter().map(|layer| layer.layer))
+}
+
+fn shows_any(whatif: &WhatIf<'_>, selection: &Selection) -> bool {
+    layers(whatif).any(|layer| selection.shows(layer))
+}
+
+fn no_such_layer(typed: &str, whatif: &WhatIf<'_>) -> String {
+    let hint = nearest(typed, layers(whatif)).map_or(String::new(), |name| format!(" Did you mean {name}?"));
+    format!("no layer matches {typed}.{hint} Put a pattern in quotes, or the shell takes its stars.")
+}

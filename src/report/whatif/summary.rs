@@ -1,0 +1,92 @@
+//! The window in sentences: the head of the what-if, and its section in the report.
+
+use super::super::Run;
+use super::super::layout::Layout;
+use super::super::number::readable;
+use crate::rules::whatif::{Held, WhatIf, Window};
+
+/// What was looked at, and how far it can be trusted.
+pub(super) fn basis(whatif: &WhatIf<'_>) -> String {
+    let scanned = match whatif.steps {
+        steps if steps == whatif.scanned_steps => format!("All {steps} steps were scanned."),
+        steps => format!("{} of {steps} steps were scanned; what is said is of these.", whatif.scanned_steps),
+    };
+    let held = match (whatif.held, whatif.is_lower_bound()) {
+        (Held::Fp16, true) => {
+            " Gradients were held in FP16, which had lost a part of some before it was seen: at higher scales more fades than is shown (≥)."
+        }
+        (Held::Fp16, false) => " Gradients were held in FP16, which lost nothing to speak of.",
+        (Held::Bf16, _) => {
+            " Gradients were held in BF16: nothing was lost before it was seen. It is shown what FP16 would make of them."
+        }
+        (Held::Fp32, _) => {
+            " Gradients were held in FP32: nothing was lost before it was seen. It is shown what FP16 would make of them."
+        }
+    };
+    let left_out = match whatif.non_finite_scans {
+        0 => String::new(),
+        n => format!(" {n} of {} scans of gradients held NaN or infinities and are left out.", n + whatif.finite_scans),
+    };
+    format!("{scanned}{held}{left_out}")
+}
+
+/// The window in sentences: its ends with the layers that set them, the scale to set, or what to change where there is none.
+pub(super) fn window(whatif: &WhatIf<'_>) -> String {
+    let Some(window) = &whatif.window else {
+        return "no gradient with a non-zero element was scanned, so nothing can be said of loss scales".into();
+    };
+    match (&window.fix, window.recommended) {
+        (None, Some(exponent)) => good(window, exponent, whatif),
+        (Some(fix), _) => fix.clone(),
+        (None, None) => conflict(window),
+    }
+}
+
+fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
+    let (low, high) = (window.scales.low, window.scales.high);
+    let least = if window.incomplete { " at least" } else { "" };
+    let from = window.lowest.map_or(String::new(), |site| format!(" (`{}` needs that{least})", site.label()));
+    let mut text = format!(
+        "2^{low}{from} to 2^{high} (`{}` overflows above); recommended 2^{exponent} = {}",
+        window.highest.label(),
+        readable(f64::from(exponent).exp2())
+    );
+    if let Some(scale) = whatif.scale_in_force {
+        let now = scale.log2();
+        let place = match () {
+            () if now < f64::from(low) => "below it",
+            () if now > f64::from(high) => "above it",
+            () => "inside",
+        };
+        text.push_str(&format!("; in force {} ({place})", power(now, scale)));
+    }
+    if window.shrank {
+        text.push_str(". No scale was good at all steps: the gradients shrank, and the window is of the latest. A dynamic scaler follows them, a static scale cannot");
+    }
+    text
+}
+
+fn power(exponent: f64, scale: f64) -> String {
+    if exponent.fract() == 0.0 { format!("2^{exponent:.0}") } else { readable(scale) }
+}
+
+/// Ranks that have a window each, and none together.
+fn conflict(window: &Window<'_>) -> String {
+    let lowest = window.lowest.map_or("a gradient".into(), |site| format!("`{}`", site.label()));
+    format!(
+        "no loss scale is good for all ranks: {lowest} needs 2^{} or more, `{}` overflows above 2^{}",
+        window.scales.low,
+        window.highest.label(),
+        window.scales.high
+    )
+}
+
+/// The section of the text report; nothing where no gradient was scanned.
+pub(in crate::report) fn section(run: &Run<'_>, layout: &Layout) -> Option<String> {
+    let aggregates: Vec<_> = run.ranks.iter().map(|rank| rank.aggregate).collect();
+    let whatif = WhatIf::of(&aggregates);
+    whatif.window.as_ref()?;
+    let as_if = if whatif.held == Held::Fp16 { "" } else { " (were it FP16)" };
+    let text = format!("{}. `ampdoctor whatif` shows each layer and other formats.", window(&whatif));
+    Some(layout.wrap(&format!("  loss scales{as_if}: "), "    ", &text))
+}

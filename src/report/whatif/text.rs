@@ -1,0 +1,36 @@
+//! What-if for people.
+
+use super::super::Layout;
+use super::pieces::{Canvas, Row, Tone};
+use super::{Selection, chart, formats, layers, memory, summary};
+use crate::rules::whatif::WhatIf;
+
+/// The lines of a what-if, for a terminal or a page of the dashboard.
+pub fn whatif_rows(whatif: &WhatIf<'_>, selection: &Selection, canvas: &Canvas) -> Vec<Row> {
+    let mut rows = canvas.wrapped("", &format!("Loss scales: {}.", summary::window(whatif)), Tone::Plain);
+    rows.extend(canvas.wrapped("", &plain(&summary::basis(whatif), canvas), Tone::Dim));
+    let parts = [
+        chart::chart(whatif, canvas),
+        layers::windows(whatif, selection, canvas),
+        layers::at_scale(whatif, selection, canvas),
+        formats::table(whatif, selection, canvas),
+        memory::table(&whatif.memory, canvas),
+    ];
+    for part in parts.into_iter().filter(|part| !part.is_empty()) {
+        rows.push(Row::default());
+        rows.extend(part);
+    }
+    rows
+}
+
+fn plain(text: &str, canvas: &Canvas) -> String {
+    if canvas.unicode { text.to_owned() } else { text.replace('≥', ">=") }
+}
+
+/// The what-if as text, ending in a line break.
+pub fn whatif_text(whatif: &WhatIf<'_>, selection: &Selection, layout: &Layout, unicode: bool) -> String {
+    // Beyond 120 columns the chart gains nothing.
+    let canvas = Canvas { width: layout.width.min(120), unicode };
+    let rows = whatif_rows(whatif, selection, &canvas);
+    rows.iter().map(|row| row.text(layout) + "\n").collect()
+}

@@ -1,0 +1,169 @@
+//! What-if over whole runs, and that it agrees with the rules.
+
+use super::*;
+use crate::observation::scenario::{Scenario, StepBuilder, normal};
+use crate::rules::silence::diagnose;
+use crate::rules::{Diagnosis, Value};
+use crate::scan::Dtype::{self, Bf16, F16, F32};
+
+fn backward(s: &mut StepBuilder<'_>, dtype: Dtype, deviation: f64, seed: u64) {
+    s.loss(1.0);
+    for layer in (1..=4).rev() {
+        let name = format!("fc{layer}");
+        s.activation(&name, "linear", dtype, &normal(512, 1.0, seed + layer));
+        s.gradient(&name, "linear", dtype, &normal(512, deviation, 10 * seed + layer));
+    }
+}
+
+/// Gradients of this deviation without the scale, at a scale that does not move.
+fn run(dtype: Dtype, deviation: f64, scale: f64, steps: u64) -> Diagnosis {
+    let mut run = Scenario::new();
+    run.static_scaler(scale).steps(steps, |s, i| {
+        s.applied(scale);
+        backward(s, dtype, deviation * scale, i);
+    });
+    diagnose(&run)
+}
+
+fn whatif(diagnosis: &Diagnosis) -> WhatIf<'_> {
+    WhatIf::of(&[diagnosis.aggregate()])
+}
+
+fn window<'a>(whatif: &'a WhatIf<'_>) -> &'a Window<'a> {
+    whatif.window.as_ref().expect("a window")
+}
+
+#[test]
+fn the_recommended_scale_is_the_one_that_the_finding_names() {
+    for (deviation, scale) in [(3e-6, 2f64.powi(-4)), (1e-5, 2f64.powi(-6)), (1e-7, 0.5), (3e-4, 2f64.powi(-12))] {
+        let diagnosis = run(F16, deviation, scale, 6);
+        let finding = diagnosis.findings().first().expect("a finding");
+        let named = finding.evidence.iter().find_map(|e| match (e.name, &e.value) {
+            ("recommended_loss_scale", Value::Number(x)) => Some(*x),
+            _ => None,
+        });
+        let recommended = window(&whatif(&diagnosis)).recommended.map(|e| f64::from(e).exp2());
+        assert_eq!(recommended, named, "{}", finding.remedy.text);
+    }
+}
+
+#[test]
+fn the_window_does_not_depend_on_the_scale_of_the_recording() {
+    let windows: Vec<_> = [2f64.powi(6), 2f64.powi(10), 2f64.powi(13)]
+        .map(|scale| window(&whatif(&run(F16, 1e-3, scale, 4))).scales)
+        .into();
+    assert!(windows.iter().all(|w| *w == windows[0]), "{windows:?}");
+    let exact = window(&whatif(&run(F32, 1e-3, 1.0, 4))).scales;
+    assert_eq!(exact, windows[0], "from FP32");
+    assert_eq!(window(&whatif(&run(Bf16, 1e-3, 1.0, 4))).scales, windows[0], "from BF16");
+}
+
+#[test]
+fn what_was_lost_is_a_lower_bound_at_higher_scales_and_only_there() {
+    let diagnosis = run(F16, 1e-4, 2f64.powi(-8), 4);
+    let whatif = whatif(&diagnosis);
+    assert!(whatif.is_lower_bound());
+    let layer = &whatif.layers[0];
+    assert!(layer.at(0).is_some_and(|at| at.fading_at_least && at.lost_at_least));
+    assert!(layer.at(-9).is_some_and(|at| !at.fading_at_least && at.lost_at_least));
+    let exact = run(F32, 1e-4, 1.0, 4);
+    assert!(!super::WhatIf::of(&[exact.aggregate()]).is_lower_bound());
+}
+
+#[test]
+fn one_layer_far_above_the_rest_leaves_no_scale_and_is_named() {
+    let mut run = Scenario::new();
+    run.static_scaler(1.0).steps(4, |s, i| {
+        s.applied(1.0);
+        backward(s, F32, 1e-9, i);
+        s.gradient("blown", "linear", F32, &normal(512, 1e6, i));
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let window = window(&whatif);
+    assert!(window.scales.is_empty() && window.recommended.is_none(), "{window:?}");
+    assert_eq!(window.highest.layer, "blown");
+    assert!(window.fix.as_ref().is_some_and(|fix| fix.contains("Change layer `blown`")), "{window:?}");
+}
+
+#[test]
+fn gradients_that_shrank_leave_the_window_of_the_latest_steps() {
+    let mut run = Scenario::new();
+    run.steps(12, |s, i| backward(s, F32, if i < 6 { 1e-9 } else { 1e3 }, i));
+    let shrank = diagnose(&run);
+    assert!(window(&whatif(&shrank)).shrank, "{:?}", whatif(&shrank).window);
+    let steady = super::tests::run(F32, 1e-3, 1.0, 6);
+    assert!(!window(&whatif(&steady)).shrank);
+}
+
+#[test]
+fn losses_and_what_autocast_leaves_in_fp32_set_no_end_of_the_window() {
+    let mut run = Scenario::new();
+    run.steps(4, |s, i| {
+        backward(s, F32, 1e-3, i);
+        s.gradient("head", "nll_loss", F32, &[1e6]);
+        s.gradient("head", "log_softmax", F32, &normal(512, 1e5, i));
+    });
+    let (with, without) = (diagnose(&run), super::tests::run(F32, 1e-3, 1.0, 4));
+    assert_eq!(window(&whatif(&with)).scales, window(&whatif(&without)).scales);
+}
+
+#[test]
+fn non_finite_scans_are_counted_and_left_out() {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(65536.0).steps(6, |s, i| {
+        if i == 2 {
+            s.skipped(65536.0, 32768.0);
+            s.gradient("fc1", "linear", F16, &[f64::INFINITY; 512]);
+        } else {
+            s.applied(32768.0);
+            backward(s, F16, 1e-3 * 32768.0, i);
+        }
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    assert_eq!((whatif.non_finite_scans, whatif.finite_scans), (1, 20));
+    assert!(window(&whatif).recommended.is_some());
+}
+
+#[test]
+fn a_layer_fits_fp8_as_it_is_scaled_or_not_at_all() {
+    let mut run = Scenario::new();
+    run.steps(3, |s, i| {
+        s.activation("plain", "linear", F32, &normal(512, 10.0, i));
+        s.activation("small", "linear", F32, &normal(512, 1e-5, i));
+        // The small ones carry most of the energy, and lie 2^20 below the one that is large.
+        let wide: Vec<f64> = (0..1 << 12).map(|k| if k == 0 { 1.0 } else { 0.1 }).collect();
+        s.activation("wide", "linear", F32, &wide);
+        s.activation("huge", "linear", F32, &normal(512, 1e6, i));
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let fit = |layer: &str, format: usize| {
+        let of = whatif.formats.iter().find(|of| of.layer == layer).expect("the layer");
+        of.fits[0].expect("activations")[format].name()
+    };
+    let all = |layer: &str| [0, 1, 2, 3].map(|format| fit(layer, format));
+    assert_eq!(all("plain"), ["as_is"; 4]);
+    assert_eq!(all("small"), ["as_is", "as_is", "per_tensor_scale", "per_tensor_scale"]);
+    assert_eq!(all("huge")[..3], ["per_tensor_scale", "as_is", "per_tensor_scale"]);
+    assert!(whatif.formats[0].fits[1].is_none(), "no gradient was seen");
+}
+
+#[test]
+fn nothing_observed_has_no_window_and_does_no_harm() {
+    let diagnosis = Diagnosis::new();
+    let whatif = whatif(&diagnosis);
+    assert!(whatif.window.is_none() && whatif.scales.is_empty() && whatif.layers.is_empty());
+    assert_eq!(whatif.shown_scale(), 0);
+    assert!(WhatIf::of(&[]).window.is_none());
+}
+
+#[test]
+fn ranks_are_taken_together() {
+    let (a, b) = (run(F32, 1e-3, 1.0, 3), run(F32, 1e-1, 1.0, 3));
+    let both = WhatIf::of(&[a.aggregate(), b.aggregate()]);
+    let (a, b, both) = (whatif(&a), whatif(&b), window(&both).clone());
+    assert_eq!((both.scales.low, both.scales.high), (window(&a).scales.low, window(&b).scales.high));
+    assert_eq!(both.recommended, window(&b).recommended);
+}

@@ -90,4 +90,6 @@ fn share_above(slope: f64, edge: f64, end: f64) -> f64 {
 }
 
 #[cfg(test)]
+mod real;
+#[cfg(test)]
 mod tests;

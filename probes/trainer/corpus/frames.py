@@ -22,24 +22,47 @@ class Recording:
         ends = [end for index, end, _ in self.steps if index <= step]
         return self.data[: ends[-1]] if ends else b""
 
+    def only(self, step):
+        """The recording without the frames of all other steps."""
+        kept = (self.data[start:end] for start, end, record in _frames(self.data) if _index(record) in (None, step))
+        return b"".join(kept)
+
     def losses(self):
         """The losses of the steps that have one."""
         return [loss for _, _, loss in self.steps if loss is not None]
 
 
-def _steps(data):
+def _frames(data):
+    """Where each whole frame starts and ends, and the record in it."""
     at = 0
     while at + HEAD <= len(data):
         (length,) = struct.unpack_from("<Q", data, at)
         end = at + HEAD + length + TAIL
         if end > len(data):
             return
-        record = data[at + HEAD : at + HEAD + length]
-        if record and record[0] >> 3 == STEP:
-            _, start = _varint(record, 1)
-            fields = _scalars(record, start)
-            yield fields.get(STEP_INDEX, 0), end, fields.get(STEP_LOSS)
+        yield at, end, data[at + HEAD : at + HEAD + length]
         at = end
+
+
+def _steps(data):
+    for _, end, record in _frames(data):
+        fields = _step(record)
+        if fields is not None:
+            yield fields.get(STEP_INDEX, 0), end, fields.get(STEP_LOSS)
+
+
+def _step(record):
+    """The numbers of a step; None for another record."""
+    if not record or record[0] >> 3 != STEP:
+        return None
+    _, start = _varint(record, 1)
+    return _scalars(record, start)
+
+
+def _index(record):
+    """The number of a step; None for another record."""
+    fields = _step(record)
+    return None if fields is None else fields.get(STEP_INDEX, 0)
 
 
 def _scalars(message, at):

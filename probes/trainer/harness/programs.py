@@ -93,6 +93,12 @@ class Programs:
         require(done.returncode == 0, f"no report ({done.returncode}): {_last_line(done.stderr)}")
         return json.loads(done.stdout)
 
+    def whatif(self, run):
+        """What `ampdoctor whatif --format json` says."""
+        done = self._run([self.doctor, "whatif", run, "--format", "json"])
+        require(done.returncode == 0, f"no what-if ({done.returncode}): {_last_line(done.stderr)}")
+        return json.loads(done.stdout)
+
     def _run(self, command):
         command = [str(part) for part in command]
         try:

@@ -7,16 +7,16 @@ use super::*;
 use crate::numerics::{ScaleWindow, exponent_of};
 
 /// What becomes of elements that are really rounded.
-struct Truth {
-    harm: f64,
-    fading_share: f64,
-    lost_share: f64,
-    overflow_share: f64,
+pub(super) struct Truth {
+    pub harm: f64,
+    pub fading_share: f64,
+    pub lost_share: f64,
+    pub overflow_share: f64,
 }
 
 impl Truth {
     /// Rounds each element times `2^shift`; shares are of the non-zero ones.
-    fn of(values: &[f64], format: Format, shift: i32) -> Self {
+    pub fn of(values: &[f64], format: Format, shift: i32) -> Self {
         let (mut dot, mut full, mut kept) = (0.0, 0.0, 0.0);
         let (mut fading, mut lost, mut overflow) = (0.0, 0.0, 0.0);
         for x in values.iter().map(|x| x * f64::from(shift).exp2()) {
@@ -36,7 +36,7 @@ impl Truth {
     }
 }
 
-fn histogram(values: &[f64]) -> (ExponentHistogram, f64) {
+pub(super) fn histogram(values: &[f64]) -> (ExponentHistogram, f64) {
     let mut exponents = ExponentHistogram::default();
     values.iter().for_each(|&x| exponents.add(exponent_of(x), 1));
     (exponents, values.iter().fold(0.0, |max: f64, x| max.max(x.abs())))
@@ -74,10 +74,10 @@ fn tensor(shape: fn(f64, f64) -> f64, n: usize, seed: u64) -> Vec<f64> {
     (0..n).map(|_| f64::from(one() as f32)).filter(|x| *x != 0.0).collect()
 }
 
-const FORMATS: [Format; 4] = [Format::F16, Format::BF16, Format::E4M3, Format::E5M2];
+pub(super) const FORMATS: [Format; 4] = [Format::F16, Format::BF16, Format::E4M3, Format::E5M2];
 
 /// Shifts that bring a tensor of magnitude 1 from above the end of a format to below its beginning.
-fn shifts(format: Format) -> impl Iterator<Item = i32> {
+pub(super) fn shifts(format: Format) -> impl Iterator<Item = i32> {
     let (low, high) = (format.min_subnormal_exponent() - 4, format.max_exponent() + 3);
     let step = ((high - low) / 24).max(1) as usize;
     (low..=high).step_by(step)

@@ -12,6 +12,7 @@ use super::state::{LayerDetail, Ranks, RunState, Snapshot};
 use super::ui::{Overlay, Page, Ui};
 use super::view::{self, Theme, View};
 use super::world::{Batch, Command, Event, World};
+use crate::report::{Canvas, Row, Selection, whatif_rows};
 
 /// How often the world is looked at: a keystroke is answered and a step is seen within this time.
 const POLL: Duration = Duration::from_millis(100);
@@ -47,6 +48,8 @@ pub struct App {
     states: Vec<RunState>,
     /// The layer whose page is shown.
     detail: Option<LayerDetail>,
+    /// The page of what-if, with the width and the scale that it was made for.
+    whatif: Option<((usize, Option<i32>), Vec<Row>)>,
     ui: Ui,
     theme: Theme,
     exit_at_end: bool,
@@ -71,6 +74,7 @@ impl App {
             states: ranks.states(Duration::ZERO),
             ranks,
             detail: None,
+            whatif: None,
             ui: Ui::default(),
             theme,
             exit_at_end,
@@ -203,6 +207,7 @@ impl App {
         let other_rank = self.ui.rank.is_some_and(|chosen| self.snapshot.rank.is_some_and(|shown| shown != chosen));
         if changed || other_rank {
             (self.snapshot, self.states) = (ranks.snapshot(self.ui.rank, now_shown), states);
+            self.whatif = None;
         }
         self.detail = match &self.ui.page {
             Page::Layer(path) => {
@@ -222,15 +227,30 @@ impl App {
 
     /// Draws the picture.
     pub fn draw(&mut self, frame: &mut Frame) {
+        self.renew_whatif(usize::from(frame.area().width));
         let view = View {
             snapshot: &self.snapshot,
             detail: self.detail.as_ref(),
+            whatif: self.whatif.as_ref().map_or(&[], |(_, rows)| rows),
             ui: &self.ui,
             theme: self.theme,
             held: self.held.as_ref().map(|held| self.steps_since(held)),
             output: self.output.as_deref(),
         };
         self.ui.extent = view::draw(frame, &view);
+    }
+
+    /// Makes the page of what-if where it is shown and not there yet: of a large model that takes longer than a frame.
+    fn renew_whatif(&mut self, width: usize) {
+        let wanted = (width, self.ui.scale);
+        let is_there = self.whatif.as_ref().is_some_and(|(made_for, _)| *made_for == wanted);
+        if self.ui.page != Page::WhatIf || is_there {
+            return;
+        }
+        let ranks = self.held.as_ref().map_or(&self.ranks, |held| &held.ranks);
+        let selection = Selection { scale: self.ui.scale, layers: None };
+        let canvas = Canvas { width, unicode: self.theme.unicode };
+        self.whatif = Some((wanted, whatif_rows(&ranks.whatif(), &selection, &canvas)));
     }
 
     fn handle(&mut self, event: Event, world: &mut impl World) -> anyhow::Result<()> {
@@ -289,7 +309,7 @@ impl App {
         };
         // What is held is what has been read up to now, not what was drawn last.
         self.snapshot = self.ranks.snapshot(self.ui.rank, now);
-        (self.news, self.detail) = (true, None);
+        (self.news, self.detail, self.whatif) = (true, None, None);
     }
 }
 

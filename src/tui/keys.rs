@@ -57,6 +57,8 @@ pub enum Action {
     StepOn,
     /// Shows what the command printed.
     Output,
+    /// Shows what other loss scales and formats would make of the run.
+    WhatIf,
     /// Shows what was sampled and lost.
     Instrument,
     /// Shows the help.
@@ -212,11 +214,18 @@ pub const BINDINGS: &[Binding] = &[
         help: "show only layers with findings, or all",
     },
     Binding {
+        keys: &[plain(KeyCode::Char('t'))],
+        label: "t",
+        action: Action::Tensors,
+        footer: Some("tensors"),
+        help: "FP16 window of gradients or activations; in a layer: all scans",
+    },
+    Binding {
         keys: &[plain(KeyCode::Char('w'))],
         label: "w",
-        action: Action::Tensors,
-        footer: Some("window"),
-        help: "FP16 window of gradients or activations; in a layer: all scans",
+        action: Action::WhatIf,
+        footer: Some("what-if"),
+        help: "what-if: other loss scales and formats; there ← → choose the scale",
     },
     Binding {
         keys: &[plain(KeyCode::Char('r'))],

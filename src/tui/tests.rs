@@ -44,9 +44,23 @@ fn screens_at_both_sizes() {
         shot("layer", screen(size, underflow(), then(live(Fault::Underflow("block.0.attn.qk")), [ENTER])));
         shot("layer_nan", screen(size, vec![], then(live(Fault::Nan("head")), [ENTER])));
         shot("finding", screen(size, underflow(), then(live(Fault::None), [Act::Key(KeyCode::Tab), ENTER])));
+        shot("whatif", screen(size, vec![], then(live(Fault::None), [key('w')])));
+        shot("whatif_layers", screen(size, vec![], then(live(Fault::None), [key('w'), Act::Key(KeyCode::PageDown)])));
         shot("instrument", screen(size, vec![], then(live(Fault::None), [key('i')])));
-        shot("activations", screen(size, vec![], then(live(Fault::None), [key('w'), key('s')])));
+        shot("activations", screen(size, vec![], then(live(Fault::None), [key('t'), key('s')])));
     }
+}
+
+#[test]
+fn the_arrows_choose_the_scale_of_what_if() {
+    let at = |keys: &[KeyCode]| {
+        let acts = then(live(Fault::None), [key('w')].into_iter().chain(keys.iter().map(|code| Act::Key(*code))));
+        shown(&screen((120, 100), vec![], acts), "Each layer at")
+    };
+    let (now, lower) = (at(&[]), at(&[KeyCode::Left, KeyCode::Left]));
+    let exponent = |line: &str| line.split("2^").nth(1).and_then(|e| e.trim().parse::<i32>().ok()).expect("a scale");
+    assert_eq!(exponent(&lower), exponent(&now) - 2, "{now}{lower}");
+    assert_eq!(at(&[KeyCode::Left, KeyCode::Right]), now);
 }
 
 #[test]
@@ -137,7 +151,7 @@ fn tab_and_n_go_from_tensor_to_tensor_and_from_layer_to_layer() {
 #[test]
 fn the_exponents_are_of_the_latest_scans_or_of_the_whole_run() {
     let acts = || then(live(Fault::None), [ENTER]);
-    let (latest, run) = (screen(SMALL, vec![], acts()), screen(SMALL, vec![], then(acts(), [key('w')])));
+    let (latest, run) = (screen(SMALL, vec![], acts()), screen(SMALL, vec![], then(acts(), [key('t')])));
     assert!(latest.contains("latest 32 scans") && run.contains("all 116 scans"), "{run}");
     assert!(run.contains("exponents without the scans that were not finite"), "{run}");
 }

@@ -4,6 +4,7 @@ use super::keys::{Action, Edit};
 use super::state::{Filter, Layer, LayerDetail, Snapshot, Sort, same_finding};
 use crate::observation::{Probe, Site};
 use crate::rules::Finding;
+use crate::rules::whatif::SCALES;
 use crate::scan::Dtype;
 
 /// A screen.
@@ -22,6 +23,8 @@ pub enum Page {
     Instrument,
     /// A line on every rank.
     Ranks,
+    /// Other loss scales and formats.
+    WhatIf,
 }
 
 /// A panel of the overview that can have the keys.
@@ -112,6 +115,8 @@ pub struct Ui {
     pub tensor: Option<(Probe, String)>,
     /// The step whose numbers are shown in the charts; the latest one where it is none.
     pub cursor: Option<u64>,
+    /// The exponent of the loss scale at which what-if shows the layers; that in force until the user moves.
+    pub scale: Option<i32>,
     /// The selected layer; the first one until the user moves, whichever that is.
     pub layer: Option<String>,
     /// The selected finding; the first one until the user moves.
@@ -180,6 +185,7 @@ impl Ui {
             Action::Filter => self.write_filter(),
             Action::WithFindings => self.filter.with_findings = !self.filter.with_findings,
             Action::Tensors => self.switch_tensors(),
+            Action::WhatIf => self.show(Page::WhatIf),
             Action::Output => self.show(Page::Output),
             Action::Instrument => self.show(Page::Instrument),
             Action::NextRank => self.next_rank(snapshot),
@@ -241,6 +247,11 @@ impl Ui {
 
     /// Moves the cursor by a point of the charts, or by a part of the run where that is more.
     fn scrub(&mut self, by: i64, snapshot: &Snapshot) {
+        if self.page == Page::WhatIf {
+            let now = self.scale.unwrap_or_else(|| snapshot.loss_scale_exponent());
+            self.scale = Some((now + by.signum() as i32).clamp(*SCALES.start(), *SCALES.end()));
+            return;
+        }
         let Some((first, last)) = snapshot.charts.steps else { return };
         let point = snapshot.charts.stride.max(1);
         let stride = if by.abs() == 1 { point } else { ((last - first) / by.unsigned_abs()).max(point) };

@@ -125,7 +125,9 @@ fn ehat_of_real_gradients_is_within_a_factor_of_two_of_their_measured_harm_at_th
             for shift in shifts(format).map(|shift| shift + middle) {
                 let truth = Truth::of(values, format, shift);
                 let guess = Outlook::of(&exponents, max_abs, Lost::default(), format, shift).expect("an element");
-                worst = worst.max((truth.fading_share - guess.fading_share).abs()).max((truth.overflow_share - guess.overflow_share).abs());
+                worst = worst
+                    .max((truth.fading_share - guess.fading_share).abs())
+                    .max((truth.overflow_share - guess.overflow_share).abs());
                 if truth.harm > 1e-6 && truth.overflow_share == 0.0 {
                     ratios.push((guess.ehat / truth.harm).log2());
                 }

@@ -187,7 +187,7 @@ proptest! {
     fn shares_are_shares_and_fade_before_they_are_lost(
         counts in prop::collection::vec(0u64..10_000, 1..40), first in -40i32..30, shift in -60i32..60,
     ) {
-        let exponents = ExponentHistogram::from_counts(first, &counts);
+        let exponents = ExponentHistogram::from_counts(first, counts);
         let max_abs = exponents.highest().map_or(0.0, |e| 1.99 * f64::from(e).exp2());
         for format in FORMATS {
             let Some(now) = Outlook::of(&exponents, max_abs, Lost::default(), format, shift) else { continue };

@@ -69,6 +69,12 @@ impl Snapshot {
         }
     }
 
+    /// The exponent of the loss scale in force; 0 where there is none.
+    pub fn loss_scale_exponent(&self) -> i32 {
+        let scale = self.header.loss_scale.filter(|scale| *scale > 0.0 && scale.is_finite());
+        scale.map_or(0, |scale| scale.log2().round() as i32)
+    }
+
     /// The parameters of one layer: those whose name is the layer's path, a dot and one more part.
     pub fn parameters<'a>(&'a self, layer: &'a str) -> impl Iterator<Item = &'a Parameter> {
         let parameters = self.run.iter().flat_map(|run| &run.parameters);

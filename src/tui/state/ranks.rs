@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::agreement::{Remark, disagreements, first_alone, first_non_finite};
 use super::{LayerDetail, Run, RunState, Snapshot};
 use crate::rules::Severity;
+use crate::rules::whatif::WhatIf;
 use crate::tui::world::Batch;
 
 /// One rank in a line.
@@ -157,6 +158,12 @@ impl Ranks {
             all,
             selected.map(|(number, run)| (number, run.diagnosis().aggregate(), run.findings())),
         )
+    }
+
+    /// What other loss scales and formats would make of all ranks together.
+    pub fn whatif(&self) -> WhatIf<'_> {
+        let aggregates: Vec<_> = self.runs.values().map(|run| run.diagnosis().aggregate()).collect();
+        WhatIf::of(&aggregates)
     }
 
     fn statuses(&self, now: Duration) -> Vec<RankStatus> {

@@ -21,6 +21,8 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) {
 
 fn text(binding: &Binding, view: &View) -> Line<'static> {
     let word = match binding.action {
+        Action::Earlier if view.ui.page == Page::WhatIf => "lower scale",
+        Action::WhatIf if view.ui.page == Page::WhatIf => "overview",
         Action::Pause if view.held.is_some() => "go on",
         Action::MergeRanks if view.ui.all_ranks => "one rank",
         Action::SwitchPanel if view.ui.page != Page::Overview => "tensor",
@@ -37,11 +39,12 @@ fn text(binding: &Binding, view: &View) -> Line<'static> {
 fn applies(action: Action, view: &View) -> bool {
     let overview = view.ui.page == Page::Overview;
     let layer = matches!(view.ui.page, Page::Layer(_));
+    let whatif = view.ui.page == Page::WhatIf;
     match action {
         Action::Output => view.output.is_some(),
         Action::Back => !overview,
         Action::NextLayer => layer,
-        Action::Earlier => overview || layer,
+        Action::Earlier => overview || layer || whatif,
         Action::NextRank => !view.snapshot.ranks.is_empty(),
         Action::MergeRanks => layer && !view.snapshot.ranks.is_empty(),
         Action::SwitchPanel | Action::Tensors => overview || layer,

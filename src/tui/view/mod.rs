@@ -21,6 +21,7 @@ mod quantiles;
 mod ranks;
 mod tensors;
 mod theme;
+mod whatif;
 mod window;
 pub mod wrap;
 
@@ -34,6 +35,7 @@ pub use theme::Theme;
 
 use super::state::{LayerDetail, Snapshot};
 use super::ui::{Extent, Overlay, Page, Ui};
+use crate::report::Row;
 
 /// What one frame is drawn from.
 pub struct View<'a> {
@@ -41,6 +43,8 @@ pub struct View<'a> {
     pub snapshot: &'a Snapshot,
     /// The layer whose page is shown, whole.
     pub detail: Option<&'a LayerDetail>,
+    /// The lines of what-if, where its page is shown.
+    pub whatif: &'a [Row],
     /// What is looked at.
     pub ui: &'a Ui,
     /// What the terminal can show.
@@ -77,6 +81,7 @@ fn draw_page(frame: &mut Frame, area: Rect, view: &View) -> Extent {
         Page::Finding(finding) => finding::draw(frame, area, view, finding),
         Page::Output => output::draw(frame, area, view),
         Page::Instrument => instrument::draw(frame, area, view),
+        Page::WhatIf => whatif::draw(frame, area, view),
         Page::Ranks => ranks::draw(frame, area, view),
     }
 }

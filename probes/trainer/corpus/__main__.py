@@ -11,6 +11,7 @@ from corpus.healthy import healthy_items
 from corpus.margins import listed
 from corpus.runs import trial_check
 from corpus.trials import trials
+from corpus.whatif import whatif_items
 from harness.command import chosen, parser, prepared
 from harness.pool import Item, run_all
 from harness.programs import Unmet
@@ -69,6 +70,7 @@ def _items(programs, seeds):
     known, thresholds = _known(programs), listed(programs.rules())
     items = [_item(trial, thresholds if _is_measured(trial, seeds) else ()) for trial in trials(known, seeds)]
     items += healthy_items(seeds, programs.flags(), thresholds)
+    items += whatif_items(seeds)
     return items, [case.name for case in CASES if case not in known]
 
 

@@ -1,5 +1,6 @@
 """docs/diagnosis.md: the figures, written from the results. Functions of results; nothing runs here."""
 
+from . import whatif
 from .cases import CASES
 from .healthy import WATCHED
 from .tables import cures, distance, margins, matrix, missed, per_case, table
@@ -29,6 +30,7 @@ def written(results, absent, seeds, thresholds):
         "## Remedies\n\n" + cures(cases),
         "## Thresholds\n\n" + margins(cases, healthy, thresholds),
     ]
+    parts += [part for part in [whatif.section(results)] if part]
     if absent:
         parts.append("## Not run\n\nThe trainer has no such fault: " + ", ".join(absent) + ".")
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

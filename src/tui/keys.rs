@@ -225,7 +225,7 @@ pub const BINDINGS: &[Binding] = &[
         label: "w",
         action: Action::WhatIf,
         footer: Some("what-if"),
-        help: "what-if: other loss scales and formats; there ← → choose the scale",
+        help: "what-if: other loss scales and formats; the arrows choose the scale",
     },
     Binding {
         keys: &[plain(KeyCode::Char('r'))],

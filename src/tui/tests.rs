@@ -238,7 +238,7 @@ fn the_column_that_is_sorted_by_is_shown_where_there_is_little_room() {
 #[test]
 fn without_unicode_every_character_is_ascii() {
     let ascii = Theme { colour: false, unicode: false };
-    for more in [vec![], vec![key('?')], vec![ENTER], vec![key('i')]] {
+    for more in [vec![], vec![key('?')], vec![ENTER], vec![key('i')], vec![key('w')]] {
         let mut world = Script { findings: underflow(), ..Script::new(then(live(Fault::Nan("head")), more)) };
         let (text, _) = play(SMALL, ascii, &mut world);
         assert!(text.is_ascii(), "{text}");

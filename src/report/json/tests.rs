@@ -6,12 +6,27 @@ use serde_json::{Map, Value};
 
 use super::json;
 use crate::observation::Sampling;
+use crate::observation::scenario::{Scenario, normal};
 use crate::report::fixture::{Fixture, run_info};
 use crate::report::{Rank, Run, Selection, whatif_json};
 use crate::rules::whatif::WhatIf;
 use crate::rules::{Diagnosis, Health};
+use crate::scan::Dtype;
 
 const SCHEMA: &str = include_str!("../../../docs/report.schema.json");
+
+/// A run with gradients, so that there is a window of loss scales.
+fn with_gradients() -> Diagnosis {
+    let mut run = Scenario::new();
+    run.steps(2, |s, i| {
+        s.activation("fc", "linear", Dtype::F16, &normal(256, 1e-5, i));
+        s.gradient("fc", "linear", Dtype::F16, &normal(256, 1e-4, i));
+        s.param_grad("fc", "weight", Dtype::F16, &normal(256, 1e-3, i));
+    });
+    let mut diagnosis = Diagnosis::new();
+    run.records().iter().cloned().for_each(|record| diagnosis.apply(record));
+    diagnosis
+}
 
 fn parsed(run: &Run<'_>) -> Value {
     serde_json::from_str(&json(run)).expect("the report is JSON")
@@ -59,7 +74,10 @@ fn every_report_follows_the_schema() {
 fn everything_in_the_schema_is_written() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let (mut met, mut wrong) = (BTreeSet::new(), Vec::new());
-    Checker { root: &schema, met: &mut met }.check(&parsed(&Fixture::sick().three_ranks()), &schema, "", &mut wrong);
+    for run in [Fixture::sick().three_ranks(), Run::single(Rank::of(&with_gradients()))] {
+        Checker { root: &schema, met: &mut met }.check(&parsed(&run), &schema, "", &mut wrong);
+    }
+    assert_eq!(wrong, Vec::<String>::new());
     let mut described = BTreeSet::new();
     properties(&schema, &mut described);
     assert_eq!(described.difference(&met).collect::<Vec<_>>(), Vec::<&String>::new());
@@ -70,8 +88,8 @@ fn the_whatif_follows_its_schema_and_all_of_that_is_written() {
     let schema: Value = serde_json::from_str(include_str!("../../../docs/whatif.schema.json")).unwrap();
     let (mut met, mut described) = (BTreeSet::new(), BTreeSet::new());
     properties(&schema, &mut described);
-    let (fixture, empty) = (Fixture::sick(), Diagnosis::new());
-    for aggregate in [fixture.run().ranks[0].aggregate, empty.aggregate()] {
+    let (fixture, empty, gradients) = (Fixture::sick(), Diagnosis::new(), with_gradients());
+    for aggregate in [fixture.run().ranks[0].aggregate, empty.aggregate(), gradients.aggregate()] {
         let text = whatif_json(&WhatIf::of(&[aggregate]), &Selection::default());
         let mut wrong = Vec::new();
         let document = serde_json::from_str(&text).expect("it is JSON");

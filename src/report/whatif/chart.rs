@@ -32,10 +32,13 @@ pub(super) fn chart(whatif: &WhatIf<'_>, canvas: &Canvas) -> Vec<Row> {
     for (label, tone, share) in SHARES {
         rows.push(share_row(label, tone, share, whatif, canvas));
     }
+    if whatif.is_lower_bound() {
+        rows.push(at_least_row(whatif, canvas));
+    }
     rows
 }
 
-/// A share of a scale, and whether it is at least that.
+/// A share at a scale.
 type Share = fn(&ScaleOutlook<'_>) -> f64;
 
 const SHARES: [(&str, Tone, Share); 4] = [
@@ -125,6 +128,16 @@ pub(super) fn axis_row(canvas: &Canvas) -> Row {
         line.iter_mut().skip(at).zip(label.chars()).for_each(|(cell, c)| *cell = c);
     }
     labelled("scale").with(&line.into_iter().collect::<String>(), Tone::Dim)
+}
+
+/// Where more may fade than is shown.
+fn at_least_row(whatif: &WhatIf<'_>, canvas: &Canvas) -> Row {
+    let mut row = labelled("at least");
+    for at in &whatif.scales {
+        let mark = if at.worst.fading_at_least { canvas.pick("≥", ">") } else { " " };
+        row.push(&format!("{mark}{}", " ".repeat(columns(canvas) - 1)), Tone::Dim);
+    }
+    row
 }
 
 fn share_row(label: &str, tone: Tone, share: Share, whatif: &WhatIf<'_>, canvas: &Canvas) -> Row {

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn stats(exponent: i32, n: u64) -> Stats {
-        let exponents = ExponentHistogram::from_counts(exponent, &[n]);
+        let exponents = ExponentHistogram::from_counts(exponent, [n]);
         Stats { count: 2 * n, zeros: n, max_abs: f64::from(exponent).exp2(), exponents, ..Stats::default() }
     }
 
@@ -102,7 +102,7 @@ mod tests {
         for (step, scale) in (0..).zip([8, 10, 3]) {
             push(&mut gradient, step, &stats(scale - 12, 100), f64::from(scale).exp2());
         }
-        assert_eq!(gradient.exponents, ExponentHistogram::from_counts(-12, &[300]));
+        assert_eq!(gradient.exponents, ExponentHistogram::from_counts(-12, [300]));
         assert_eq!((gradient.samples, gradient.count, gradient.scales), (3, 600, Some((3, 10))));
     }
 

@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn nothing_near_zero_means_nothing_lost() {
         assert_eq!(Lost::estimate(&ExponentHistogram::default()), Lost::default());
-        assert_eq!(Lost::estimate(&ExponentHistogram::from_counts(-14, &[1000])).share(1000), 0.0);
+        assert_eq!(Lost::estimate(&ExponentHistogram::from_counts(-14, [1000])).share(1000), 0.0);
     }
 
     #[test]

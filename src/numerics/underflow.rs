@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_tensor_of_normal_numbers_has_the_floor() {
-        let h = ExponentHistogram::from_counts(-10, &[10, 100, 1000, 100]);
+        let h = ExponentHistogram::from_counts(-10, [10, 100, 1000, 100]);
         let u = Underflow::of(&h).unwrap();
         assert!((u.ehat - 1.7e-8).abs() < 0.1e-8, "{u:?}");
         assert_eq!((u.lost_share, u.fading_share, u.l1hat), (0.0, 0.0, 0.0));
@@ -251,12 +251,12 @@ mod tests {
         assert!((u.lost_share - truth.lost_share).abs() < 0.001, "{} {}", u.lost_share, truth.lost_share);
         assert!((u.ehat / truth.harm).log2().abs() < 1.0, "{} {}", u.ehat, truth.harm);
         assert_eq!(Underflow::of_cast(&ExponentHistogram::default()), None);
-        assert_eq!(Underflow::of_cast(&ExponentHistogram::from_counts(-40, &[10])).unwrap().ehat, 1.0);
+        assert_eq!(Underflow::of_cast(&ExponentHistogram::from_counts(-40, [10])).unwrap().ehat, 1.0);
     }
 
     #[test]
     fn l1_lost_saturates_near_a_twentieth() {
-        let u = Underflow::of(&ExponentHistogram::from_counts(-24, &[1_000_000])).unwrap();
+        let u = Underflow::of(&ExponentHistogram::from_counts(-24, [1_000_000])).unwrap();
         assert!(u.saturated && u.l1hat > 0.02 && u.l1hat < 0.08, "{u:?}");
     }
 

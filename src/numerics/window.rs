@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn at(exponent: i32, loss_scale: f64) -> Option<ScaleWindow> {
-        let h = ExponentHistogram::from_counts(exponent, &[1000]);
+        let h = ExponentHistogram::from_counts(exponent, [1000]);
         ScaleWindow::of(&h, f64::from(exponent).exp2(), Lost::default(), loss_scale)
     }
 
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_lower_end_is_where_the_predicted_error_reaches_its_bound() {
         let window = at(0, 1.0).unwrap();
-        let h = ExponentHistogram::from_counts(0, &[1000]);
+        let h = ExponentHistogram::from_counts(0, [1000]);
         assert!(predicted_error(&h, Format::F16, Lost::default(), window.low) < 1e-4);
         assert!(predicted_error(&h, Format::F16, Lost::default(), window.low - 1) >= 1e-4);
         assert_eq!(at(0, 1024.0).unwrap().low, window.low + 10);

@@ -221,7 +221,7 @@ fn lower_end_lately(site: &SiteSummary) -> Option<i32> {
 
 /// The largest scale that leaves a gradient of this largest value one bit of headroom.
 pub(super) fn upper_end(max_unscaled: f64) -> Option<i32> {
-    let one = crate::scan::ExponentHistogram::from_counts(0, &[1]);
+    let one = crate::scan::ExponentHistogram::from_counts(0, [1]);
     ScaleWindow::of(&one, max_unscaled, Lost::default(), 1.0).map(|w| w.high)
 }
 

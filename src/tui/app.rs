@@ -40,6 +40,13 @@ struct Held {
     now: Duration,
 }
 
+/// The lines of what-if.
+struct WhatIfPage {
+    /// The width and the scale that they were made for.
+    made_for: (usize, Option<i32>),
+    rows: Vec<Row>,
+}
+
 /// The dashboard.
 pub struct App {
     ranks: Ranks,
@@ -48,8 +55,7 @@ pub struct App {
     states: Vec<RunState>,
     /// The layer whose page is shown.
     detail: Option<LayerDetail>,
-    /// The page of what-if, with the width and the scale that it was made for.
-    whatif: Option<((usize, Option<i32>), Vec<Row>)>,
+    whatif: Option<WhatIfPage>,
     ui: Ui,
     theme: Theme,
     exit_at_end: bool,
@@ -231,7 +237,7 @@ impl App {
         let view = View {
             snapshot: &self.snapshot,
             detail: self.detail.as_ref(),
-            whatif: self.whatif.as_ref().map_or(&[], |(_, rows)| rows),
+            whatif: self.whatif.as_ref().map_or(&[], |page| &page.rows),
             ui: &self.ui,
             theme: self.theme,
             held: self.held.as_ref().map(|held| self.steps_since(held)),
@@ -242,15 +248,15 @@ impl App {
 
     /// Makes the page of what-if where it is shown and not there yet: of a large model that takes longer than a frame.
     fn renew_whatif(&mut self, width: usize) {
-        let wanted = (width, self.ui.scale);
-        let is_there = self.whatif.as_ref().is_some_and(|(made_for, _)| *made_for == wanted);
+        let made_for = (width, self.ui.scale);
+        let is_there = self.whatif.as_ref().is_some_and(|page| page.made_for == made_for);
         if self.ui.page != Page::WhatIf || is_there {
             return;
         }
         let ranks = self.held.as_ref().map_or(&self.ranks, |held| &held.ranks);
         let selection = Selection { scale: self.ui.scale, layers: None };
         let canvas = Canvas { width, unicode: self.theme.unicode };
-        self.whatif = Some((wanted, whatif_rows(&ranks.whatif(), &selection, &canvas)));
+        self.whatif = Some(WhatIfPage { made_for, rows: whatif_rows(&ranks.whatif(), &selection, &canvas) });
     }
 
     fn handle(&mut self, event: Event, world: &mut impl World) -> anyhow::Result<()> {

@@ -47,8 +47,11 @@ fn outlook(values: &[f64], format: Format, shift: i32) -> Outlook {
     Outlook::of(&exponents, max_abs, Lost::default(), format, shift).expect("an element")
 }
 
-/// Shapes that tensors have: each a number of a normal deviate and an even one in (0, 1).
-const SHAPES: [(&str, fn(f64, f64) -> f64); 6] = [
+/// A number of a normal deviate and an even one in (0, 1).
+type Shape = fn(f64, f64) -> f64;
+
+/// Shapes that tensors have.
+const SHAPES: [(&str, Shape); 6] = [
     ("normal", |z, _| z),
     ("even", |_, u| u - 0.5),
     ("narrow lognormal", |z, _| (0.7 * z).exp()),
@@ -57,7 +60,7 @@ const SHAPES: [(&str, fn(f64, f64) -> f64); 6] = [
     ("heavy tail", |z, u| z / u.sqrt()),
 ];
 
-fn tensor(shape: fn(f64, f64) -> f64, n: usize, seed: u64) -> Vec<f64> {
+fn tensor(shape: Shape, n: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
     let mut even = move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -24,13 +24,14 @@ impl DtypeBytes {
 }
 
 /// What an optimizer keeps besides the parameters, told by the operator that updates them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OptimizerState {
     /// Two numbers a parameter: Adam and AdamW.
     Two,
     /// At most one, the momentum: SGD.
     AtMostOne,
     /// No update was seen, or by an operator that tells nothing.
+    #[default]
     Unknown,
 }
 
@@ -58,12 +59,6 @@ pub struct Memory {
     pub masters_elements: u64,
     /// Outputs of the operators of one forward pass, by dtype. An upper bound: backward does not keep all of them, and views share their memory.
     pub activations: Vec<DtypeBytes>,
-}
-
-impl Default for OptimizerState {
-    fn default() -> Self {
-        Self::Unknown
-    }
 }
 
 impl Memory {

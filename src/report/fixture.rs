@@ -107,7 +107,7 @@ fn records() -> Vec<Record> {
 }
 
 fn finite() -> Stats {
-    let exponents = ExponentHistogram::from_counts(-26, &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let exponents = ExponentHistogram::from_counts(-26, [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     Stats { count: 4, zeros: 1, min_abs: 2f64.powi(-26), max_abs: 2f64.powi(-15), exponents, ..Stats::default() }
 }
 

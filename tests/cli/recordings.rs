@@ -115,7 +115,7 @@ fn seen(bad: bool) -> [(Stats, bool); 6] {
 /// 4096 elements from 2^-8 to 2^4.
 fn around_one() -> Stats {
     let counts = [16, 32, 64, 128, 256, 512, 1024, 1024, 512, 256, 128, 128, 16];
-    let exponents = ExponentHistogram::from_counts(-8, &counts);
+    let exponents = ExponentHistogram::from_counts(-8, counts);
     Stats { count: 4096, min_abs: 2f64.powi(-8), max_abs: 16.0, exponents, ..Stats::default() }
 }
 

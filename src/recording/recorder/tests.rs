@@ -117,7 +117,7 @@ fn step(index: u64, observations: Vec<Observation>) -> Step {
 
 /// An observation that takes about 17 KB.
 fn wide(site: SiteId) -> Observation {
-    let exponents = ExponentHistogram::from_counts(-1074, &[1; 2098]);
+    let exponents = ExponentHistogram::from_counts(-1074, [1; 2098]);
     let stats = Stats { count: 2098, min_abs: f64::from_bits(1), max_abs: f64::MAX, exponents, ..Stats::default() };
     Observation::new(site, stats)
 }
@@ -254,7 +254,7 @@ fn no_step_takes_more_than_twice_its_memory_in_the_file() {
 
 /// An observation with the longest numbers and the shortest histogram.
 fn sparse() -> Observation {
-    let exponents = ExponentHistogram::from_counts(0, &[u64::MAX]);
+    let exponents = ExponentHistogram::from_counts(0, [u64::MAX]);
     let stats = Stats {
         count: u64::MAX,
         zeros: u64::MAX,

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn shares_add_up_and_nothing_has_none() {
         let edges = edges(Probe::Activation, Dtype::F16).expect("FP16 has zones");
-        let exponents = ExponentHistogram::from_counts(-26, &[1, 1, 0, 2]);
+        let exponents = ExponentHistogram::from_counts(-26, [1, 1, 0, 2]);
         let spread = Spread { exponents, count: 9, zeros: 4, inf: 1, ..Spread::default() };
         let zones = spread.zones(&edges).expect("elements");
         assert_eq!(zones.map(|(_, share)| share), [0.2, 0.6, 0.0, 0.0, 0.2]);

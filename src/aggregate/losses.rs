@@ -100,6 +100,7 @@ mod tests {
                 loss: Some(loss),
                 loss_scale: None,
                 scaler: Vec::new(),
+                recipe: Vec::new(),
                 lr: None,
                 metrics: Vec::new(),
                 cost: Default::default(),

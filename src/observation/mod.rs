@@ -1,5 +1,6 @@
 //! The vocabulary of a run: where something was observed, what a step consists of, what the scaler did.
 
+mod recipe;
 mod run;
 mod scaler;
 pub mod scenario;
@@ -7,6 +8,7 @@ mod shadow;
 mod site;
 mod step;
 
+pub use recipe::{Act, Product, RecipeEvent, Refusal};
 pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
 pub use scaler::{ScalerConfig, ScalerEvent};
 pub use shadow::{Shadow, ShadowGradient};

@@ -100,6 +100,7 @@ impl Scenario {
             loss: None,
             loss_scale: None,
             scaler: Vec::new(),
+            recipe: Vec::new(),
             lr: None,
             metrics: Vec::new(),
             cost: Cost { step_ns: 1_000_000, ..Cost::default() },

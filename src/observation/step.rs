@@ -1,6 +1,6 @@
 //! What happened between two calls of `doctor.step`.
 
-use super::{ScalerEvent, SiteId};
+use super::{RecipeEvent, ScalerEvent, SiteId};
 use crate::scan::{Fidelity, Stats};
 
 /// How closely a step was watched.
@@ -112,6 +112,8 @@ pub struct Step {
     pub loss_scale: Option<f64>,
     /// What the scaler did, in order.
     pub scaler: Vec<ScalerEvent>,
+    /// What the loop did with gradients and parameters, in order; where [`Tier::Off`], only what a scaler refused.
+    pub recipe: Vec<RecipeEvent>,
     /// The learning rate, where it is known.
     pub lr: Option<f64>,
     /// Metrics given by `doctor.metric`, in order.

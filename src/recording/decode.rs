@@ -162,7 +162,7 @@ fn probe(value: i32) -> Result<Probe, Nonsense> {
     })
 }
 
-fn dtype(value: i32) -> Result<Dtype, Nonsense> {
+pub(super) fn dtype(value: i32) -> Result<Dtype, Nonsense> {
     Ok(match schema::Dtype::try_from(value) {
         Ok(schema::Dtype::F16) => Dtype::F16,
         Ok(schema::Dtype::Bf16) => Dtype::Bf16,
@@ -222,6 +222,7 @@ fn step(s: schema::Step, sites: &Sites) -> Result<(Step, Lost), Nonsense> {
         loss: s.loss,
         loss_scale: s.loss_scale,
         scaler: s.scaler.into_iter().filter_map(scaler_event).collect(),
+        recipe: s.recipe.into_iter().filter_map(recipe::decode).collect(),
         lr: s.lr,
         metrics: s.metrics.into_iter().map(|m| (m.name, m.value)).collect(),
         cost: cost(s.cost.unwrap_or_default()),

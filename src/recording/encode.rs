@@ -3,7 +3,7 @@
 use prost::Message;
 
 use super::schema::{self, record::Kind, run, scaler_event};
-use super::{FORMAT, FORMAT_VERSION, frame};
+use super::{FORMAT, FORMAT_VERSION, frame, recipe};
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
     Sampling, ScalerConfig, ScalerEvent, Shadow, Site, SiteId, Step, Tier,
@@ -73,7 +73,7 @@ fn probe(probe: Probe) -> schema::Probe {
     }
 }
 
-fn dtype(dtype: Dtype) -> schema::Dtype {
+pub(super) fn dtype(dtype: Dtype) -> schema::Dtype {
     match dtype {
         Dtype::F16 => schema::Dtype::F16,
         Dtype::Bf16 => schema::Dtype::Bf16,
@@ -104,6 +104,7 @@ fn step(step: &Step) -> schema::Step {
         loss: step.loss,
         loss_scale: step.loss_scale,
         scaler: step.scaler.iter().map(scaler_event).collect(),
+        recipe: step.recipe.iter().map(recipe::encode).collect(),
         lr: step.lr,
         metrics: step
             .metrics

@@ -20,6 +20,7 @@ mod follower;
 mod frame;
 mod integrity;
 mod reader;
+mod recipe;
 mod recorder;
 mod run_dir;
 #[rustfmt::skip] // As prost generates it.

@@ -173,6 +173,9 @@ pub struct Step {
     pub metrics: ::prost::alloc::vec::Vec<Metric>,
     #[prost(message, optional, tag = "10")]
     pub cost: ::core::option::Option<Cost>,
+    /// What the loop did with gradients and parameters, in order.
+    #[prost(message, repeated, tag = "11")]
+    pub recipe: ::prost::alloc::vec::Vec<RecipeEvent>,
 }
 /// The statistics of one tensor at one step.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -338,6 +341,118 @@ pub struct Updated {
     /// Clean steps since the last change, after the update.
     #[prost(uint64, tag = "3")]
     pub growth_tracker: u64,
+}
+/// One thing that the training loop did. An event of a kind that the reader does not know is left out.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RecipeEvent {
+    /// How many of the step's scaler events came before it.
+    #[prost(uint32, tag = "1")]
+    pub after: u32,
+    #[prost(oneof = "recipe_event::Kind", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    pub kind: ::core::option::Option<recipe_event::Kind>,
+}
+/// Nested message and enum types in `RecipeEvent`.
+pub mod recipe_event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "2")]
+        Backward(super::BackwardBegan),
+        #[prost(message, tag = "3")]
+        Multiplied(super::GradientsMultiplied),
+        #[prost(message, tag = "4")]
+        Clamped(super::GradientsClamped),
+        #[prost(message, tag = "5")]
+        Cleared(super::GradientsCleared),
+        #[prost(message, tag = "6")]
+        Stepped(super::ParametersStepped),
+        #[prost(message, tag = "7")]
+        UpdatedAgain(super::UpdatedAgain),
+        #[prost(message, tag = "8")]
+        HalfUnscaled(super::HalfUnscaled),
+        #[prost(message, tag = "9")]
+        Refused(super::CallRefused),
+    }
+}
+/// A backward pass began.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct BackwardBegan {
+    /// Parameters that held a gradient already.
+    #[prost(uint32, tag = "1")]
+    pub holding: u32,
+    /// Of those, gradients that an optimizer had used, and that nobody cleared or changed since.
+    #[prost(uint32, tag = "2")]
+    pub used: u32,
+    /// The multiplication that the loss came out of, where it could be read.
+    #[prost(message, optional, tag = "3")]
+    pub product: ::core::option::Option<LossProduct>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct LossProduct {
+    /// Before; may be non-finite.
+    #[prost(double, tag = "1")]
+    pub loss: f64,
+    #[prost(double, tag = "2")]
+    pub factor: f64,
+    /// In which the product was taken.
+    #[prost(enumeration = "Dtype", tag = "3")]
+    pub dtype: i32,
+}
+/// Gradients were multiplied in place: clipped by norm, or unscaled by hand.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct GradientsMultiplied {
+    #[prost(double, tag = "1")]
+    pub factor: f64,
+    #[prost(uint32, tag = "2")]
+    pub gradients: u32,
+}
+/// Gradients were clamped in place.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct GradientsClamped {
+    /// The largest magnitude left.
+    #[prost(double, tag = "1")]
+    pub limit: f64,
+    #[prost(uint32, tag = "2")]
+    pub gradients: u32,
+}
+/// Gradients were set to zero in place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GradientsCleared {
+    #[prost(uint32, tag = "1")]
+    pub gradients: u32,
+}
+/// An optimizer changed parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ParametersStepped {
+    #[prost(uint32, tag = "1")]
+    pub parameters: u32,
+    /// Of those, parameters whose gradient still held what an earlier step had used.
+    #[prost(uint32, tag = "2")]
+    pub stale: u32,
+    /// The operator divides by the size of the gradients, as Adam's does.
+    #[prost(bool, tag = "3")]
+    pub adaptive: bool,
+}
+/// A foreign scaler updated one scale twice, with nothing unscaled in between.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdatedAgain {}
+/// A foreign scaler unscaled gradients in f16.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HalfUnscaled {
+    /// At most 16.
+    #[prost(string, repeated, tag = "1")]
+    pub parameters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// The library's scaler refused a call.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CallRefused {
+    /// In order of first use; absent where the call concerns none.
+    #[prost(uint32, optional, tag = "1")]
+    pub optimizer: ::core::option::Option<u32>,
+    #[prost(enumeration = "Refusal", tag = "2")]
+    pub refusal: i32,
+    /// At most 16.
+    #[prost(string, repeated, tag = "3")]
+    pub parameters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Metric {
@@ -581,6 +696,57 @@ impl Tier {
             "TIER_OFF" => Some(Self::Off),
             "TIER_LIGHT" => Some(Self::Light),
             "TIER_FULL" => Some(Self::Full),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Refusal {
+    Unspecified = 0,
+    /// unscale a second time.
+    UnscaledTwice = 1,
+    /// unscale after step.
+    UnscaledAfterStep = 2,
+    /// step a second time.
+    SteppedTwice = 3,
+    /// step where no parameter of the optimizer has a gradient.
+    NoGradients = 4,
+    /// unscale, step or update before any loss was scaled.
+    NothingScaled = 5,
+    /// update where nothing was unscaled since the last one.
+    NothingChecked = 6,
+    /// unscale or step where gradients are f16.
+    HalfGradients = 7,
+}
+impl Refusal {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REFUSAL_UNSPECIFIED",
+            Self::UnscaledTwice => "REFUSAL_UNSCALED_TWICE",
+            Self::UnscaledAfterStep => "REFUSAL_UNSCALED_AFTER_STEP",
+            Self::SteppedTwice => "REFUSAL_STEPPED_TWICE",
+            Self::NoGradients => "REFUSAL_NO_GRADIENTS",
+            Self::NothingScaled => "REFUSAL_NOTHING_SCALED",
+            Self::NothingChecked => "REFUSAL_NOTHING_CHECKED",
+            Self::HalfGradients => "REFUSAL_HALF_GRADIENTS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REFUSAL_UNSPECIFIED" => Some(Self::Unspecified),
+            "REFUSAL_UNSCALED_TWICE" => Some(Self::UnscaledTwice),
+            "REFUSAL_UNSCALED_AFTER_STEP" => Some(Self::UnscaledAfterStep),
+            "REFUSAL_STEPPED_TWICE" => Some(Self::SteppedTwice),
+            "REFUSAL_NO_GRADIENTS" => Some(Self::NoGradients),
+            "REFUSAL_NOTHING_SCALED" => Some(Self::NothingScaled),
+            "REFUSAL_NOTHING_CHECKED" => Some(Self::NothingChecked),
+            "REFUSAL_HALF_GRADIENTS" => Some(Self::HalfGradients),
             _ => None,
         }
     }

@@ -121,6 +121,7 @@ fn step(index: u64, loss: Option<f64>, stats: Stats, applied: bool) -> Step {
         observations: observations(stats, applied),
         loss,
         loss_scale: Some(scale),
+        recipe: Vec::new(),
         scaler: vec![
             ScalerEvent::Stepped { optimizer: 0, applied },
             ScalerEvent::Updated { from: scale, to, growth_tracker: 0 },

@@ -86,6 +86,7 @@ impl SimulatedScaler {
             loss: Some(1.0),
             loss_scale: Some(from),
             scaler,
+            recipe: Vec::new(),
             lr: None,
             metrics: Vec::new(),
             cost: Cost::default(),

@@ -130,6 +130,7 @@ fn step(index: u64, script: &Script, observations: Vec<Observation>) -> Step {
         observations,
         loss: Some(if bad { f64::NAN } else { 2.0 / (index + 1) as f64 }),
         loss_scale: Some(scale),
+        recipe: Vec::new(),
         scaler: vec![
             ScalerEvent::Unscaled { optimizer: 0, scale, found_inf: bad },
             ScalerEvent::Stepped { optimizer: 0, applied: !bad },

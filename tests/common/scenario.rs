@@ -66,6 +66,7 @@ pub fn step(index: u64) -> Step {
         loss: None,
         loss_scale: None,
         scaler: Vec::new(),
+        recipe: Vec::new(),
         lr: None,
         metrics: Vec::new(),
         cost: Cost { step_ns: 26_000_000, probe_ns: 2_100_000, ..Cost::default() },
@@ -169,6 +170,7 @@ fn scenario_step(fault: Fault, index: u64, scale: &mut f64, clean: &mut u64) -> 
         observations,
         loss: Some(loss),
         loss_scale: Some(before),
+        recipe: Vec::new(),
         scaler: vec![
             ScalerEvent::Scaled { scale: before },
             ScalerEvent::Unscaled { optimizer: 0, scale: before, found_inf: overflow },

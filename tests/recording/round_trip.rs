@@ -1,8 +1,7 @@
 //! Any record is read as it was written, in whatever pieces it comes.
 
 use ampdoctor::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
-    Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record, Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 use proptest::collection::vec;
@@ -117,6 +116,41 @@ fn event() -> impl Strategy<Value = ScalerEvent> {
     ]
 }
 
+fn act() -> impl Strategy<Value = Act> {
+    let formats = select(vec![Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64]);
+    let product = (number(), number(), formats).prop_map(|(loss, factor, dtype)| Product { loss, factor, dtype });
+    let names = || vec(any::<String>(), 0..3);
+    let refusals = select(vec![
+        Refusal::UnscaledTwice,
+        Refusal::UnscaledAfterStep,
+        Refusal::SteppedTwice,
+        Refusal::NoGradients,
+        Refusal::NothingScaled,
+        Refusal::NothingChecked,
+        Refusal::HalfGradients,
+    ]);
+    prop_oneof![
+        (any::<u32>(), any::<u32>(), proptest::option::of(product))
+            .prop_map(|(holding, used, product)| Act::Backward { holding, used, product }),
+        (number(), any::<u32>()).prop_map(|(factor, gradients)| Act::Multiplied { factor, gradients }),
+        (number(), any::<u32>()).prop_map(|(limit, gradients)| Act::Clamped { limit, gradients }),
+        any::<u32>().prop_map(|gradients| Act::Cleared { gradients }),
+        (any::<u32>(), any::<u32>(), any::<bool>()).prop_map(|(parameters, stale, adaptive)| Act::Stepped {
+            parameters,
+            stale,
+            adaptive
+        }),
+        Just(Act::UpdatedAgain),
+        names().prop_map(|parameters| Act::HalfUnscaled { parameters }),
+        (proptest::option::of(any::<u32>()), refusals, names())
+            .prop_map(|(optimizer, refusal, parameters)| Act::Refused { optimizer, refusal, parameters }),
+    ]
+}
+
+fn recipe() -> impl Strategy<Value = Vec<RecipeEvent>> {
+    vec((any::<u32>(), act()).prop_map(|(after, act)| RecipeEvent { after, act }), 0..4)
+}
+
 /// Observations of the sites 0 to `sites`, exclusive.
 fn observation(sites: u32) -> impl Strategy<Value = Observation> {
     let rounding = proptest::option::of(rounding().prop_map(Box::new));
@@ -162,9 +196,9 @@ fn step(sites: u32) -> impl Strategy<Value = Step> {
     let tier = select(vec![Tier::Off, Tier::Light, Tier::Full]);
     let floats = || proptest::option::of(number());
     let cost = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>());
-    let lists = (observations, vec(event(), 0..4), vec((any::<String>(), number()), 0..3));
+    let lists = (observations, vec(event(), 0..4), recipe(), vec((any::<String>(), number()), 0..3));
     ((any::<u64>(), any::<u64>(), tier), lists, (floats(), floats(), floats()), cost).prop_map(
-        |((index, time_ns, tier), (observations, scaler, metrics), (loss, loss_scale, lr), c)| Step {
+        |((index, time_ns, tier), (observations, scaler, recipe, metrics), (loss, loss_scale, lr), c)| Step {
             index,
             time_ns,
             tier,
@@ -172,6 +206,7 @@ fn step(sites: u32) -> impl Strategy<Value = Step> {
             loss,
             loss_scale,
             scaler,
+            recipe,
             lr,
             metrics,
             cost: Cost { step_ns: c.0, probe_ns: c.1, dropped_steps: c.2, unscanned: c.3 },

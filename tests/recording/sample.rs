@@ -1,8 +1,7 @@
 //! A small run with one of everything, and how to read bytes back.
 
 use ampdoctor::observation::{
-    Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
-    Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record, Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::recording::{DecodeError, Decoder, Integrity, encode_frame};
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
@@ -56,6 +55,23 @@ pub fn stats() -> Stats {
     }
 }
 
+/// One of every event of the recipe.
+fn recipe() -> Vec<RecipeEvent> {
+    let product = Product { loss: 2.5, factor: 65536.0, dtype: Dtype::F16 };
+    let names = || vec!["fc.weight".to_owned()];
+    let acts = [
+        Act::Backward { holding: 2, used: 1, product: Some(product) },
+        Act::Multiplied { factor: 0.25, gradients: 2 },
+        Act::Clamped { limit: 1.0, gradients: 2 },
+        Act::Cleared { gradients: 2 },
+        Act::Stepped { parameters: 2, stale: 1, adaptive: true },
+        Act::UpdatedAgain,
+        Act::HalfUnscaled { parameters: names() },
+        Act::Refused { optimizer: Some(1), refusal: Refusal::NoGradients, parameters: names() },
+    ];
+    acts.into_iter().enumerate().map(|(i, act)| RecipeEvent { after: i as u32 / 3, act }).collect()
+}
+
 /// A step without observations.
 pub fn step(index: u64) -> Step {
     Step {
@@ -70,6 +86,7 @@ pub fn step(index: u64) -> Step {
             ScalerEvent::Stepped { optimizer: 0, applied: false },
             ScalerEvent::Updated { from: 65536.0, to: 32768.0, growth_tracker: 0 },
         ],
+        recipe: recipe(),
         lr: Some(1e-3),
         metrics: vec![("accuracy".into(), 0.5)],
         cost: Cost { step_ns: 1_000_000, probe_ns: 50_000, dropped_steps: 0, unscanned: 2 },

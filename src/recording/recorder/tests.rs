@@ -109,6 +109,7 @@ fn step(index: u64, observations: Vec<Observation>) -> Step {
         loss: Some(1.0),
         loss_scale: None,
         scaler: vec![],
+        recipe: vec![],
         lr: None,
         metrics: vec![],
         cost: Cost::default(),

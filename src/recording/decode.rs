@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::error::{DecodeError, Flaw};
 use super::schema::{self, record::Kind, run, scaler_event};
-use super::{FORMAT, FORMAT_VERSION};
+use super::{FORMAT, FORMAT_VERSION, recipe};
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
     Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,

@@ -93,6 +93,18 @@ int ampd_describe_gradient(const void* tensor, ampd_tensor* out) {
   }
 }
 
+int ampd_gradient_content(const void* tensor, uintptr_t* storage, uint32_t* version) {
+  try {
+    const at::Tensor& gradient = static_cast<const at::Tensor*>(tensor)->grad();
+    if (!gradient.defined()) return 0;
+    *storage = ampd_storage(&gradient);
+    *version = ampd_version(&gradient);
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
 uintptr_t ampd_storage(const void* tensor) {
   const auto* t = static_cast<const at::Tensor*>(tensor);
   if (!t->defined() || !t->unsafeGetTensorImpl()->has_storage()) return 0;

@@ -69,6 +69,8 @@ int ampd_observer_is_here(const ampd_observer* observer);
 // `tensor` is an at::Tensor*, as torch-sys hands it out. Both return 0 when there is nothing to describe.
 int ampd_describe(const void* tensor, ampd_tensor* out);
 int ampd_describe_gradient(const void* tensor, ampd_tensor* out);
+// Which memory the gradient of a tensor is, and at what version; 0 where there is no gradient. Nothing is copied.
+int ampd_gradient_content(const void* tensor, uintptr_t* storage, uint32_t* version);
 uintptr_t ampd_storage(const void* tensor);
 uintptr_t ampd_identity(const void* tensor);
 uint32_t ampd_version(const void* tensor);

@@ -8,7 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 
-use ampdoctor::observation::{ScalerConfig, ScalerEvent};
+use ampdoctor::observation::{Refusal, ScalerConfig, ScalerEvent};
+use tch::Tensor;
 use tch::nn::Variables;
 
 /// What a scaler says.
@@ -18,8 +19,28 @@ pub(crate) enum Signal {
     Config(ScalerConfig),
     /// Something it did.
     Event(ScalerEvent),
+    /// A call that it refused, before the error is returned.
+    Refused(Refused),
     /// A model has master weights: when they are made, and again to a listener that joins later.
     Masters(Masters),
+}
+
+/// A call that a scaler refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    /// Number of the optimizer; `None` where the call concerns none.
+    pub optimizer: Option<u32>,
+    pub refusal: Refusal,
+    /// The parameters concerned, where it is some of them.
+    pub parameters: Arc<Vec<Tensor>>,
+}
+
+impl PartialEq for Refused {
+    /// Whether it is the same refusal, over as many parameters.
+    fn eq(&self, other: &Refused) -> bool {
+        let key = |r: &Refused| (r.optimizer, r.refusal, r.parameters.len());
+        key(self) == key(other)
+    }
 }
 
 /// The variables of a model, and those of its FP32 copies.
@@ -66,6 +87,16 @@ pub(crate) fn generation() -> u64 {
 /// Tells an event to whoever listens on this thread.
 pub(crate) fn emit(event: ScalerEvent) {
     tell(|| Signal::Event(event));
+}
+
+/// Tells a refused call to whoever listens on this thread.
+pub(crate) fn emit_refusal(optimizer: Option<u32>, refusal: Refusal, parameters: &[Tensor]) {
+    let refused = || Refused {
+        optimizer,
+        refusal,
+        parameters: Arc::new(parameters.iter().map(Tensor::shallow_clone).collect()),
+    };
+    tell(|| Signal::Refused(refused()));
 }
 
 /// Tells a scaler's settings to whoever listens on this thread.

@@ -10,10 +10,14 @@ use ampdoctor::recording::Recorder;
 use tch::Tensor;
 
 use crate::events::{self, Listener, Signal};
-use crate::observer::{Attachment, Observer, StepTrace};
+use crate::observer::{Attachment, Observer, StepTrace, Watching};
 use crate::report::RunReport;
 use crate::sampling::{Sampler, StepFacts};
 use crate::shadow;
+
+/// The first steps are never watched less closely than lightly: a loop that is put together wrongly is so from the beginning, and what two steps in a row
+/// do to one another shows in no single one.
+const FIRST_STEPS: u64 = 4;
 
 /// A doctor at work.
 pub(super) struct Active {
@@ -30,7 +34,6 @@ pub(super) struct Active {
     said: Vec<String>,
     contended: u64,
     detached: bool,
-    foreign: bool,
     /// Whether the observer is at work in this step.
     watching: bool,
     /// Time that shadows took in this step.
@@ -68,7 +71,6 @@ impl Active {
             said: Vec::new(),
             contended: 0,
             detached: false,
-            foreign: false,
             watching,
             shadow_ns: 0,
         }
@@ -107,34 +109,36 @@ impl Active {
             return self.detach();
         }
         let index = self.index;
+        let lightly = !matches!(self.sampling, Sampling::Off);
         let work = entered.duration_since(self.step_began).saturating_sub(Duration::from_nanos(self.shadow_ns));
         let shim_ns = self.observer.take_ns();
         let Self { attachment, recorder, sampler, .. } = self;
-        let mut full_next = false;
+        let mut watching = Watching { full: false, watched: false };
         let taken = attachment.take_step(
             |site| recorder.intern(site),
             |taken| {
                 let alarming = taken.is_alarming() || loss.is_some_and(|l| !l.is_finite());
                 let callbacks = shim_ns + taken.scaler_ns;
-                full_next = sampler.next(StepFacts {
+                let full = sampler.next(StepFacts {
                     index,
                     full: taken.full,
                     work_ns: (work.as_nanos() as u64).saturating_sub(callbacks),
                     probe_ns: callbacks + entered.elapsed().as_nanos() as u64,
                     alarming,
                 });
-                full_next
+                let watched = full || lightly && (taken.foreign_scaler || index + 1 < FIRST_STEPS);
+                watching = Watching { full, watched };
+                watching
             },
         );
         let Some(taken) = taken else {
             return self.give_up("the observer's state is lost");
         };
-        self.foreign = taken.foreign_scaler;
         self.record(taken, loss, entered, shim_ns);
         self.index += 1;
         self.observer.end_step();
         self.follow_thread();
-        self.watching = full_next || self.foreign && !matches!(self.sampling, Sampling::Off);
+        self.watching = watching.watched;
         self.observer.enable(self.watching);
         self.shadow_ns = 0;
         self.step_began = Instant::now();
@@ -197,7 +201,7 @@ impl Active {
                 "operators ran on two threads at once; those of one of them were not observed",
             );
         }
-        let tier = match (taken.full, taken.foreign_scaler) {
+        let tier = match (taken.full, taken.watched) {
             (true, _) => Tier::Full,
             (false, true) => Tier::Light,
             (false, false) => Tier::Off,
@@ -216,6 +220,7 @@ impl Active {
             loss,
             loss_scale: taken.loss_scale,
             scaler: taken.scaler,
+            recipe: taken.recipe,
             lr: self.lr,
             metrics: std::mem::take(&mut self.metrics),
             cost,
@@ -280,12 +285,26 @@ impl Active {
         self.note(NoteKind::Detached, why);
     }
 
+    /// A loop that a scaler's error has ended never came to the end of its last step, and that is the step that tells why.
+    fn record_unfinished_step(&mut self) {
+        if self.detached || !self.attachment.was_refused() {
+            return;
+        }
+        let (entered, shim_ns) = (Instant::now(), self.observer.take_ns());
+        let Self { attachment, recorder, .. } = self;
+        let nothing = Watching { full: false, watched: false };
+        let Some(taken) = attachment.take_step(|site| recorder.intern(site), |_| nothing) else { return };
+        self.record(taken, None, entered, shim_ns);
+        self.index += 1;
+    }
+
     /// Ends the run.
     pub(super) fn finish(mut self, reason: EndReason) -> RunReport {
         self.observer.enable(false);
         if self.attachment.failure().is_some() {
             self.detach();
         }
+        self.record_unfinished_step();
         let reason = if self.detached { EndReason::Detached } else { reason };
         let Self { recorder, observer, index, .. } = self;
         drop(observer);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::Instant;
 
-use ampdoctor::observation::{Observation, Parameter, ScalerConfig, ScalerEvent, Site, SiteId};
+use ampdoctor::observation::{Observation, Parameter, RecipeEvent, ScalerConfig, ScalerEvent, Site, SiteId};
 
 use tch::nn::Variables;
 
@@ -36,10 +36,20 @@ pub(crate) struct Attachment {
     contended: AtomicU64,
 }
 
+/// How the next step is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watching {
+    /// Whether its tensors are scanned.
+    pub full: bool,
+    /// Whether its operators are reported; those of a full step are.
+    pub watched: bool,
+}
+
 /// One step, taken out of the attachment.
 pub(crate) struct StepTrace {
     pub observations: Vec<Observation>,
     pub scaler: Vec<ScalerEvent>,
+    pub recipe: Vec<RecipeEvent>,
     pub scaler_config: Option<ScalerConfig>,
     pub loss_scale: Option<f64>,
     pub foreign_scaler: bool,
@@ -48,6 +58,8 @@ pub(crate) struct StepTrace {
     /// Time spent on our own scaler's reports.
     pub scaler_ns: u64,
     pub full: bool,
+    /// Whether operators were reported, scanned or not.
+    pub watched: bool,
     /// Whether a value was not finite, other than the -inf of a mask.
     pub non_finite: bool,
 }
@@ -58,7 +70,7 @@ impl Attachment {
         let mut state = State::new(ParamTable::new(stores));
         let State { params, layers, .. } = &mut state;
         params.refresh(layers);
-        state.begin_step(full);
+        state.begin_step(full, full);
         Self {
             state: Mutex::new(state),
             alive: AtomicBool::new(true),
@@ -101,14 +113,17 @@ impl Attachment {
     pub(crate) fn take_step(
         &self,
         intern: impl FnMut(&Site) -> SiteId,
-        next_full: impl FnOnce(&StepTrace) -> bool,
+        next: impl FnOnce(&StepTrace) -> Watching,
     ) -> Option<StepTrace> {
         let mut state = self.state.lock().ok()?;
         state.finish_step();
         let foreign = state.foreign.seen;
         let updated = state.updated;
         let own = std::mem::take(&mut state.scaler_events);
-        let scaler = if own.is_empty() { state.foreign.take_events(updated) } else { own };
+        let is_own = !own.is_empty();
+        let (scaler, positions) =
+            if is_own { (own, Vec::new()) } else { state.foreign.take_events(updated) };
+        let recipe = state.recipe.take(is_own, |at| positions.get(at as usize).copied().unwrap_or(at));
         let scaler_config = state.scaler_config.take().or_else(|| state.foreign.config.take());
         let trace = std::mem::take(&mut state.trace);
         let non_finite = trace.has_fault();
@@ -117,17 +132,19 @@ impl Attachment {
             observations: trace.observations(&state.layers, intern),
             loss_scale: state.loss_scale.or(state.foreign.scale).or_else(|| scale_of(&scaler)),
             scaler,
+            recipe,
             scaler_config,
             foreign_scaler: foreign,
             unscanned: state.unscanned,
             blind_spots: std::mem::take(&mut state.blind_spots),
             scaler_ns: self.scaler_ns.swap(0, Relaxed),
             full: state.full,
+            watched: state.watched,
         };
         let State { params, layers, .. } = &mut *state;
         params.refresh(layers);
-        let full = next_full(&taken);
-        state.begin_step(full);
+        let Watching { full, watched } = next(&taken);
+        state.begin_step(full, watched || full);
         Some(taken)
     }
 
@@ -138,6 +155,11 @@ impl Attachment {
         state.close_update();
         let State { params, layers, .. } = &mut *state;
         params.refresh(layers).then(|| (state.originals(), state.held(step)))
+    }
+
+    /// Whether our own scaler refused a call since the last step ended.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.state.lock().is_ok_and(|state| state.recipe.was_refused())
     }
 
     /// Callbacks passed over because another was at work.
@@ -180,7 +202,11 @@ impl Listener for Attachment {
                     ScalerEvent::Updated { to, .. } => state.scale_in_force = Some(to),
                     _ => {}
                 }
+                state.note_scaler_event(event);
                 state.scaler_events.push(*event);
+            }
+            Signal::Refused(refused) => {
+                state.note_refusal(refused.optimizer, refused.refusal, &refused.parameters);
             }
             Signal::Masters(masters) => {
                 // What is open is known by its place in the table, which is about to change.

@@ -11,6 +11,7 @@ use super::trace::Entry;
 impl State {
     /// A backward pass begins.
     pub(super) fn backward_starts(&mut self) {
+        self.note_backward();
         self.trace.backward_node_begins();
         self.gradients_pending = true;
     }

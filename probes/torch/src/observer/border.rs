@@ -84,6 +84,20 @@ impl RawTensor {
         (self.readable != 0).then_some(view)
     }
 
+    /// The number in a floating-point tensor of one element; `None` for any other, and where its memory cannot be read.
+    pub(crate) fn number(&self) -> Option<f64> {
+        self.view().filter(|view| view.count() == 1).map(|view| {
+            // SAFETY: the shim describes live memory, and is not called again while this runs.
+            let stats = unsafe { ampdoctor::scan::scan(&view) };
+            match (stats.nan, stats.pos_inf, stats.neg_inf) {
+                (0, 0, 0) => stats.sum.to_f64(),
+                (0, 1, _) => f64::INFINITY,
+                (0, _, 1) => f64::NEG_INFINITY,
+                _ => f64::NAN,
+            }
+        })
+    }
+
     /// Identity of the memory's content within one step.
     pub(crate) fn content(&self) -> Content {
         Content { storage: self.storage, version: self.version }
@@ -197,6 +211,7 @@ unsafe extern "C" {
     pub(crate) fn ampd_observer_remove(observer: *mut RawObserver);
     pub(crate) fn ampd_describe(tensor: *const c_void, out: *mut RawTensor) -> c_int;
     pub(crate) fn ampd_describe_gradient(tensor: *const c_void, out: *mut RawTensor) -> c_int;
+    pub(crate) fn ampd_gradient_content(tensor: *const c_void, storage: *mut usize, version: *mut u32) -> c_int;
     pub(crate) fn ampd_storage(tensor: *const c_void) -> usize;
     pub(crate) fn ampd_identity(tensor: *const c_void) -> usize;
     pub(crate) fn ampd_version(tensor: *const c_void) -> u32;
@@ -207,7 +222,10 @@ unsafe extern "C" {
 
 /// Safe forms of what the shim says about a tensor of tch.
 pub(crate) mod tensor {
-    use super::{RawTensor, ampd_describe, ampd_describe_gradient, ampd_identity, ampd_storage, ampd_version};
+    use super::{
+        Content, RawTensor, ampd_describe, ampd_describe_gradient, ampd_gradient_content, ampd_identity, ampd_storage,
+        ampd_version,
+    };
     use tch::Tensor;
 
     /// The tensor itself. The answer borrows the tensor's sizes and must be used before the tensor changes.
@@ -222,6 +240,16 @@ pub(crate) mod tensor {
         let mut out = RawTensor::empty();
         // SAFETY: as above.
         (unsafe { ampd_describe_gradient(tensor.as_ptr().cast(), &mut out) } != 0).then_some(out)
+    }
+
+    /// Which memory its gradient is, where there is one. Cheaper than [`gradient`], and copies nothing from a device.
+    pub(crate) fn gradient_content(tensor: &Tensor) -> Option<Content> {
+        let mut content = Content { storage: 0, version: 0 };
+        // SAFETY: as above; both places are written where the answer is not 0.
+        let defined = unsafe {
+            ampd_gradient_content(tensor.as_ptr().cast(), &mut content.storage, &mut content.version)
+        };
+        (defined != 0).then_some(content)
     }
 
     /// The address of its storage; 0 where there is none.

@@ -6,7 +6,7 @@ use super::border::{RawOp, RawTensor};
 
 /// Where an operator of the scaler leaves its result; the memory belongs to the scaler and outlives the operator.
 enum Running {
-    Unscale { scale: f64, found_inf: *const f32 },
+    Unscale { optimizer: u32, scale: f64, found_inf: *const f32 },
     Update { from: f64, scale: *const f32, tracker: *const i32 },
 }
 
@@ -27,6 +27,10 @@ pub(super) struct ForeignScaler {
     /// The scale that the next backward will carry, as far as it was seen.
     pub in_force: Option<f64>,
     known: Option<ScalerConfig>,
+    /// The first parameter of each optimizer, as far as it is known; the index is the optimizer's number.
+    optimizers: Vec<usize>,
+    /// The scale that was updated since something was unscaled.
+    updated: Option<usize>,
     running: Option<Running>,
 }
 
@@ -38,13 +42,33 @@ impl ForeignScaler {
         self.running = None;
     }
 
-    pub(super) fn operator_starts(&mut self, name: &str, op: &RawOp) {
+    /// `owner` is the parameter whose gradient an unscale begins with. True where a scale is updated a second time, with nothing unscaled in between.
+    pub(super) fn operator_starts(&mut self, name: &str, op: &RawOp, owner: Option<usize>) -> bool {
+        let mut again = false;
         self.running = match name {
-            "_amp_foreach_non_finite_check_and_unscale_" => unscale(op.tensors()),
-            "_amp_update_scale_" => self.update(op),
+            "_amp_foreach_non_finite_check_and_unscale_" => {
+                self.updated = None;
+                unscale(op.tensors(), self.number(owner))
+            }
+            "_amp_update_scale_" => {
+                let scale = op.tensors().first().map(|t| t.storage);
+                again = scale.is_some() && std::mem::replace(&mut self.updated, scale) == scale;
+                self.update(op)
+            }
             _ => None,
         };
         self.seen |= self.running.is_some();
+        again
+    }
+
+    /// The number of the optimizer that steps this parameter first; where it is not known, how many were unscaled in this step.
+    fn number(&mut self, owner: Option<usize>) -> u32 {
+        let Some(owner) = owner else { return self.unscaled() };
+        let known = self.optimizers.iter().position(|&first| first == owner);
+        known.unwrap_or_else(|| {
+            self.optimizers.push(owner);
+            self.optimizers.len() - 1
+        }) as u32
     }
 
     fn update(&mut self, op: &RawOp) -> Option<Running> {
@@ -81,12 +105,12 @@ impl ForeignScaler {
 
     pub(super) fn operator_ends(&mut self) {
         match self.running.take() {
-            Some(Running::Unscale { scale, found_inf }) => {
+            Some(Running::Unscale { optimizer, scale, found_inf }) => {
                 // SAFETY: not null (checked at the start), one f32 owned by the scaler.
                 let found_inf = unsafe { found_inf.read_unaligned() } != 0.0;
                 self.scale = Some(scale);
                 self.in_force = Some(scale);
-                self.events.push(ScalerEvent::Unscaled { optimizer: self.optimizers(), scale, found_inf });
+                self.events.push(ScalerEvent::Unscaled { optimizer, scale, found_inf });
             }
             Some(Running::Update { from, scale, tracker }) => {
                 // SAFETY: as above; the tracker is one i32.
@@ -101,40 +125,39 @@ impl ForeignScaler {
         }
     }
 
-    /// Unscales seen in this step: the number of the next optimizer.
-    fn optimizers(&self) -> u32 {
+    /// Unscales seen in this step.
+    fn unscaled(&self) -> u32 {
         self.events.iter().filter(|e| matches!(e, ScalerEvent::Unscaled { .. })).count() as u32
     }
 
-    /// The step's events. Whether the optimizer stepped is read off the parameters: a foreign scaler does not say.
-    pub(super) fn take_events(&mut self, updated: bool) -> Vec<ScalerEvent> {
+    /// The step's events, and how many of them stand before and with each one that was seen. Whether the optimizer stepped is read off the parameters:
+    /// a foreign scaler does not say.
+    pub(super) fn take_events(&mut self, updated: bool) -> (Vec<ScalerEvent>, Vec<u32>) {
         let events = std::mem::take(&mut self.events);
         let mut all = Vec::with_capacity(events.len() + 1);
-        let mut steps: Vec<ScalerEvent> = events
-            .iter()
-            .filter_map(|e| match *e {
-                ScalerEvent::Unscaled { optimizer, found_inf, .. } => {
-                    Some(ScalerEvent::Stepped { optimizer, applied: updated && !found_inf })
-                }
-                _ => None,
-            })
-            .collect();
+        let mut positions = vec![0];
+        let mut steps: Vec<ScalerEvent> = Vec::new();
         for event in events {
-            if matches!(event, ScalerEvent::Updated { .. }) {
-                all.append(&mut steps);
+            match event {
+                ScalerEvent::Updated { .. } => all.append(&mut steps),
+                ScalerEvent::Unscaled { optimizer, found_inf, .. } => {
+                    steps.push(ScalerEvent::Stepped { optimizer, applied: updated && !found_inf });
+                }
+                _ => {}
             }
             all.push(event);
+            positions.push(all.len() as u32);
         }
         all.append(&mut steps);
-        all
+        (all, positions)
     }
 }
 
 /// The arguments are the gradients, `found_inf` and the inverse scale.
-fn unscale(tensors: &[RawTensor]) -> Option<Running> {
+fn unscale(tensors: &[RawTensor], optimizer: u32) -> Option<Running> {
     let [.., found_inf, inverse] = tensors else { return None };
     let found = found_inf.view().filter(|v| v.count() == 1)?;
-    Some(Running::Unscale { scale: 1.0 / number(inverse)?, found_inf: found.data.cast() })
+    Some(Running::Unscale { optimizer, scale: 1.0 / number(inverse)?, found_inf: found.data.cast() })
 }
 
 /// The value of a tensor of one f32.

@@ -17,6 +17,7 @@ mod optimizer;
 mod optimizer_state;
 mod params;
 mod provenance;
+mod recipe;
 mod shadow;
 mod state;
 mod trace;
@@ -26,7 +27,7 @@ use std::ffi::CStr;
 
 use tch::Tensor;
 
-pub(crate) use attachment::{Attachment, Callback, Planted, StepTrace, plant};
+pub(crate) use attachment::{Attachment, Callback, Planted, StepTrace, Watching, plant};
 
 use border::RawObserver;
 
@@ -104,16 +105,7 @@ pub(crate) fn contiguous_bytes(tensor: &Tensor) -> Option<&[u8]> {
 /// The value of a floating-point tensor of one element, read from its memory without running an operator; `None` for any other.
 pub(crate) fn single_value(tensor: &Tensor) -> Option<f64> {
     let described = border::tensor::describe(tensor)?;
-    let value = described.view().filter(|view| view.count() == 1).map(|view| {
-        // SAFETY: the shim described the live memory of `tensor`.
-        let stats = unsafe { ampdoctor::scan::scan(&view) };
-        match (stats.nan, stats.pos_inf, stats.neg_inf) {
-            (0, 0, 0) => stats.sum.to_f64(),
-            (0, 1, _) => f64::INFINITY,
-            (0, _, 1) => f64::NEG_INFINITY,
-            _ => f64::NAN,
-        }
-    });
+    let value = described.number();
     // SAFETY: frees what was copied to the host for this call.
     unsafe { border::ampd_release_copies() };
     value

@@ -11,7 +11,7 @@ use ampdoctor::scan::Dtype;
 use tch::Tensor;
 use tch::nn::Variables;
 
-use super::border::tensor;
+use super::border::{Content, tensor};
 use super::layers::{LayerId, Layers, split_path};
 use crate::events::Masters;
 
@@ -31,6 +31,10 @@ pub(super) struct Param {
     partner: Option<usize>,
     /// Autograd's version when it was last scanned.
     pub scanned_version: Option<u32>,
+    /// The gradient that an optimizer last stepped it by, until that is cleared or changed.
+    pub used: Option<Content>,
+    /// Whether a backward pass began with that gradient still there, and added to it.
+    pub carried: bool,
 }
 
 /// What a parameter is to master weights.
@@ -160,6 +164,10 @@ impl ParamTable {
         self.params.get_mut(index)
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Param> {
+        self.params.iter_mut()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Param> {
         self.params.iter()
     }
@@ -248,6 +256,8 @@ fn new_param(found: Found, partner: Option<usize>, layers: &mut Layers) -> Param
         role,
         partner,
         scanned_version: None,
+        used: None,
+        carried: false,
         name: name.clone(),
     }
 }

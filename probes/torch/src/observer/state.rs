@@ -10,6 +10,7 @@ use super::foreign::ForeignScaler;
 use super::integers::Inexact;
 use super::layers::{LayerId, Layers};
 use super::params::ParamTable;
+use super::recipe::Recipe;
 use super::trace::{OpId, Trace};
 use super::updates::Updates;
 
@@ -66,10 +67,13 @@ pub(super) struct State {
     pub trace: Trace,
     /// Whether tensors are scanned in this step.
     pub full: bool,
+    /// Whether operators are reported in this step, scanned or not.
+    pub watched: bool,
     /// Grows at every step; part of the hooks' tokens, so that a hook of an earlier step is told apart.
     pub serial: u32,
     pub updates: Updates,
     pub foreign: ForeignScaler,
+    pub recipe: Recipe,
     pub scaler_config: Option<ScalerConfig>,
     pub scaler_events: Vec<ScalerEvent>,
     /// The scale of our own scaler's latest backward.
@@ -99,7 +103,7 @@ impl State {
     }
 
     /// Forgets the step that was taken, and begins the next.
-    pub(super) fn begin_step(&mut self, full: bool) {
+    pub(super) fn begin_step(&mut self, full: bool, watched: bool) {
         self.trace = Trace::default();
         self.flow.clear();
         self.running = None;
@@ -107,6 +111,7 @@ impl State {
         self.scaler_events.clear();
         self.loss_scale = None;
         self.foreign.begin_step();
+        self.recipe.begin_step();
         self.unscanned = 0;
         self.updated = false;
         self.gradients_pending = false;
@@ -114,6 +119,7 @@ impl State {
         self.unlike_masters.clear();
         self.blind_spots.clear();
         self.full = full;
+        self.watched = watched;
         self.serial = self.serial.wrapping_add(1);
     }
 
@@ -124,8 +130,12 @@ impl State {
         self.running = None;
         self.update_unconfirmed = false;
         let name = if own_scaler && op.grad_mode != 0 { SCALE_LOSS } else { short_name(op.name()) };
+        self.follow_recipe(name, op, own_scaler);
         if !own_scaler {
-            self.foreign.operator_starts(name, op);
+            let owner = if is_unscale(name) { self.owner_of(op.tensors()) } else { None };
+            if self.foreign.operator_starts(name, op, owner) {
+                self.note_updated_again();
+            }
         }
         if !self.full {
             self.updated |= op.grad_mode == 0 && self.changes_parameter(name, op).is_some();

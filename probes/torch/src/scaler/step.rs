@@ -1,6 +1,6 @@
 //! The second half of a step: unscale, step, update.
 
-use ampdoctor::observation::ScalerEvent;
+use ampdoctor::observation::{Refusal, ScalerEvent};
 use tch::{Kind, Tensor};
 
 use super::optimizer::{AmpOptimizer, Stage};
@@ -23,8 +23,14 @@ impl GradScaler {
         let number = self.optimizers.number(&parameters);
         match self.optimizers.in_flight(number).map(|optimizer| optimizer.stage) {
             None => self.unscale_parameters(number, optimizer).map(|_| ()),
-            Some(Stage::Unscaled) => Err(ScalerError::AlreadyUnscaled { optimizer: number }),
-            Some(Stage::Stepped) => Err(ScalerError::UnscaledAfterStep { optimizer: number }),
+            Some(Stage::Unscaled) => {
+                events::emit_refusal(Some(number), Refusal::UnscaledTwice, &[]);
+                Err(ScalerError::AlreadyUnscaled { optimizer: number })
+            }
+            Some(Stage::Stepped) => {
+                events::emit_refusal(Some(number), Refusal::UnscaledAfterStep, &[]);
+                Err(ScalerError::UnscaledAfterStep { optimizer: number })
+            }
         }
     }
 
@@ -43,10 +49,15 @@ impl GradScaler {
         let found_inf = match self.optimizers.in_flight(number) {
             None => self.unscale_parameters(number, optimizer)?,
             Some(optimizer) if optimizer.stage == Stage::Unscaled => Some(optimizer.found_inf),
-            Some(_) => return Err(ScalerError::AlreadyStepped { optimizer: number }),
+            Some(_) => {
+                events::emit_refusal(Some(number), Refusal::SteppedTwice, &[]);
+                return Err(ScalerError::AlreadyStepped { optimizer: number });
+            }
         };
         let Some(found_inf) = found_inf else {
-            let parameters = names::list(&self.names, &optimizer.parameters());
+            let parameters = optimizer.parameters();
+            events::emit_refusal(Some(number), Refusal::NoGradients, &parameters);
+            let parameters = names::list(&self.names, &parameters);
             return Err(ScalerError::NoGradients { optimizer: number, parameters });
         };
         if !found_inf {
@@ -65,7 +76,10 @@ impl GradScaler {
             return Ok(());
         }
         self.require_scaled("update")?;
-        let found_inf = self.optimizers.found_inf().ok_or(ScalerError::NothingChecked)?;
+        let Some(found_inf) = self.optimizers.found_inf() else {
+            events::emit_refusal(None, Refusal::NothingChecked, &[]);
+            return Err(ScalerError::NothingChecked);
+        };
         if let Some(tensors) = &mut self.tensors {
             tensors.update(&self.policy, self.state, found_inf)?;
         }
@@ -91,7 +105,11 @@ impl GradScaler {
     }
 
     fn require_scaled(&self, call: &'static str) -> Result<(), ScalerError> {
-        if self.tensors.is_some() { Ok(()) } else { Err(ScalerError::NothingScaled { call }) }
+        if self.tensors.is_some() {
+            return Ok(());
+        }
+        events::emit_refusal(None, Refusal::NothingScaled, &[]);
+        Err(ScalerError::NothingScaled { call })
     }
 
     /// Whether a gradient was not finite; `None` where there was none, and then the optimizer is still ready.
@@ -102,7 +120,7 @@ impl GradScaler {
     ) -> Result<Option<bool>, ScalerError> {
         optimizer.prepare()?;
         let parameters = optimizer.parameters();
-        let gradients = self.gradients(&parameters)?;
+        let gradients = self.gradients(number, &parameters)?;
         if gradients.is_empty() {
             return Ok(None);
         }
@@ -114,12 +132,12 @@ impl GradScaler {
     }
 
     /// The numbers of every gradient that there is; an error where one of them is FP16.
-    fn gradients(&self, parameters: &[Tensor]) -> Result<Vec<Tensor>, ScalerError> {
+    fn gradients(&self, number: u32, parameters: &[Tensor]) -> Result<Vec<Tensor>, ScalerError> {
         let (mut gradients, mut half) = (Vec::with_capacity(parameters.len()), Vec::new());
         for parameter in parameters {
             let gradient = parameter.grad();
             match gradient.defined() {
-                true if gradient.kind() == Kind::Half => half.push(parameter),
+                true if gradient.kind() == Kind::Half => half.push(parameter.shallow_clone()),
                 true => gradients.push(unscale::values(gradient)?),
                 false => {}
             }
@@ -127,6 +145,7 @@ impl GradScaler {
         if half.is_empty() {
             return Ok(gradients);
         }
+        events::emit_refusal(Some(number), Refusal::HalfGradients, &half);
         Err(ScalerError::HalfGradients { parameters: names::list(&self.names, &half) })
     }
 

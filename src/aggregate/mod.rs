@@ -4,6 +4,7 @@ mod losses;
 mod magnitude;
 mod maxima;
 mod non_finite;
+mod recipe;
 mod scale_dynamics;
 mod shadows;
 mod site;
@@ -17,6 +18,7 @@ pub use losses::{Loss, Losses};
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
+pub use recipe::{Clip, Misplaced, Mistake, Recipe, Sighting};
 pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
 pub use shadows::{Compared, ShadowSample, Shadowed, Shadows};
 use site::Verdict;
@@ -46,6 +48,8 @@ pub struct Aggregate {
     pub scaler: ScalerSummary,
     /// How the loss scale moves.
     pub scale_dynamics: ScaleDynamics,
+    /// Whether the loop keeps to the recipe of loss scaling.
+    pub recipe: Recipe,
     /// Where non-finite values begin, and how long they last.
     pub non_finite: NonFinite,
     /// What the loss was at first, and lately.
@@ -189,6 +193,7 @@ impl Aggregate {
             self.instrument.last_full_step = Some(step.index);
         }
         self.losses.push(&step);
+        self.recipe.push(&step, self.scaler_config.as_ref(), &self.sites);
         self.weights.push(&step, &self.sites);
         self.timeline.push(&step);
         self.latest = Some(step);

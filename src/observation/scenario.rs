@@ -18,7 +18,7 @@
 use half::{bf16, f16};
 
 use super::{
-    Cost, Note, NoteKind, Observation, Probe, Provenance, Record, Rounding, RunInfo, Sampling, ScalerConfig,
+    Act, Cost, Note, NoteKind, Observation, Probe, Provenance, RecipeEvent, Record, Rounding, RunInfo, Sampling, ScalerConfig,
     ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::scan::{Dtype, Stats, TensorView, scan};
@@ -186,6 +186,13 @@ impl StepBuilder<'_> {
     /// Adds an event of the scaler to those of the step.
     pub fn event(&mut self, event: ScalerEvent) -> &mut Self {
         self.step.scaler.push(event);
+        self
+    }
+
+    /// Adds what the loop did to the events of the recipe, behind the scaler's events so far.
+    pub fn act(&mut self, act: Act) -> &mut Self {
+        let after = self.step.scaler.len() as u32;
+        self.step.recipe.push(RecipeEvent { after, act });
         self
     }
 

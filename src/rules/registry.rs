@@ -1,11 +1,7 @@
 //! The table of rules, and how one is found.
 
 use super::{
-    Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
-    dead_updates, exploding_updates, gradient_overflow, gradient_underflow, inexact_integers, loss_jump,
-    lost_weight_decay, masked_row, no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed,
-    poisoned_buffer, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, silent_zeros,
-    stalled_updates, static_scale_wrong, unmoved_weights, unsafe_operator, updates_below_normal, vanishing_eps,
+    Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters, clip_before_unscale, dead_updates, exploding_updates, gradient_overflow, gradient_underflow, half_loss_scaled, inexact_integers, loss_jump, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer, no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer, scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, scaled_loss_reported, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates, static_scale_wrong, step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice, update_misplaced, update_missing, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.
@@ -36,10 +32,23 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &stalled_updates::StalledUpdates,
         &vanishing_eps::VanishingEps,
         &unmoved_weights::UnmovedWeights,
+        &missing_masters::MissingMasters,
         &non_finite_origin::NonFiniteOrigin,
         &poisoned_buffer::PoisonedBuffer,
         &non_finite_optimizer_state::NonFiniteOptimizerState,
         &masked_row::MaskedRow,
+        &unscale_twice::UnscaleTwice,
+        &clip_before_unscale::ClipBeforeUnscale,
+        &update_missing::UpdateMissing,
+        &update_misplaced::UpdateMisplaced,
+        &step_on_scaled_gradients::StepOnScaledGradients,
+        &stale_gradients::StaleGradients,
+        &scale_changed_in_accumulation::ScaleChangedInAccumulation,
+        &scale_changed_between_optimizers::ScaleChangedBetweenOptimizers,
+        &half_loss_scaled::HalfLossScaled,
+        &scaled_loss_reported::ScaledLossReported,
+        &no_gradient_for_optimizer::NoGradientForOptimizer,
+        &scheduler_ahead::SchedulerAhead,
         &loss_jump::LossJump,
     ]
 }
@@ -91,10 +100,23 @@ mod tests {
         AMP406 stalled-updates warning
         AMP407 vanishing-eps error
         AMP408 unmoved-weights error
+        AMP411 missing-masters error
         AMP501 non-finite-origin error
         AMP502 poisoned-buffer error
         AMP503 non-finite-optimizer-state error
         AMP504 masked-row error
+        AMP601 unscale-twice error
+        AMP602 clip-before-unscale error
+        AMP603 update-missing error
+        AMP604 update-misplaced error
+        AMP605 step-on-scaled-gradients error
+        AMP606 stale-gradients error
+        AMP607 scale-changed-in-accumulation error
+        AMP608 scale-changed-between-optimizers error
+        AMP609 half-loss-scaled error
+        AMP610 scaled-loss-reported warning
+        AMP611 no-gradient-for-optimizer error
+        AMP612 scheduler-ahead warning
         AMP701 loss-jump error
         ");
     }

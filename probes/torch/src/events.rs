@@ -91,11 +91,8 @@ pub(crate) fn emit(event: ScalerEvent) {
 
 /// Tells a refused call to whoever listens on this thread.
 pub(crate) fn emit_refusal(optimizer: Option<u32>, refusal: Refusal, parameters: &[Tensor]) {
-    let refused = || Refused {
-        optimizer,
-        refusal,
-        parameters: Arc::new(parameters.iter().map(Tensor::shallow_clone).collect()),
-    };
+    let refused =
+        || Refused { optimizer, refusal, parameters: Arc::new(parameters.iter().map(Tensor::shallow_clone).collect()) };
     tell(|| Signal::Refused(refused()));
 }
 

@@ -246,9 +246,8 @@ pub(crate) mod tensor {
     pub(crate) fn gradient_content(tensor: &Tensor) -> Option<Content> {
         let mut content = Content { storage: 0, version: 0 };
         // SAFETY: as above; both places are written where the answer is not 0.
-        let defined = unsafe {
-            ampd_gradient_content(tensor.as_ptr().cast(), &mut content.storage, &mut content.version)
-        };
+        let defined =
+            unsafe { ampd_gradient_content(tensor.as_ptr().cast(), &mut content.storage, &mut content.version) };
         (defined != 0).then_some(content)
     }
 

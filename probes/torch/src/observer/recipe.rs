@@ -266,7 +266,9 @@ fn clears(name: &str) -> bool {
 /// Adds `next` to `last` where it is the same thing done to more gradients.
 fn joins(last: &mut Act, next: &Act) -> bool {
     match (last, next) {
-        (Act::Multiplied { factor, gradients }, Act::Multiplied { factor: same, gradients: more }) if factor == same => {
+        (Act::Multiplied { factor, gradients }, Act::Multiplied { factor: same, gradients: more })
+            if factor == same =>
+        {
             *gradients += more;
             true
         }

@@ -1,0 +1,97 @@
+//! ## What it finds
+//!
+//! A loop that steps through the loss scaler and does not call `update` before the next step.
+//!
+//! ## Why it matters
+//!
+//! `update` moves the scale and makes the scaler ready for the next step. Without it the scale never falls when gradients overflow and never grows; the library's scaler and
+//! PyTorch's refuse the second step.
+//!
+//! ## How it decides
+//!
+//! **Error**, at the first: the scaler refused `unscale` or `step` of an optimizer that had been stepped, or whose parameters had been changed, and a backward pass has begun since.
+//!
+//! ## What to do
+//!
+//! Call `scaler.update()?` once at the end of each optimizer step, after all optimizers.
+//!
+//! ## When it stays silent
+//!
+//! On accumulation, where neither `step` nor `update` is called between micro-batches. On a scaler of somebody else that has a static scale, which needs no update.
+
+use super::recipe_mistake::{Telling, judge};
+use super::text::counted;
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use crate::aggregate::{Aggregate, Mistake};
+
+/// See the page of the rule.
+pub struct UpdateMissing;
+
+static INFO: RuleInfo = RuleInfo {
+    code: "AMP603",
+    name: "update-missing",
+    severity: Severity::Error,
+    summary: "The next step began before the scaler was updated.",
+    source: include_str!("update_missing.rs"),
+};
+
+impl Rule for UpdateMissing {
+    fn info(&self) -> &'static RuleInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::ScalerEvents
+    }
+
+    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+        judge(aggregate, |mistake, sighting| {
+            let Mistake::UpdateMissing { optimizer } = *mistake else { return None };
+            Some(Telling {
+                severity: Severity::Error,
+                evidence: vec![counted("optimizer", u64::from(optimizer))],
+                explanation: format!(
+                    "At step {} the scaler refused optimizer {optimizer}: it had been stepped, a new backward pass had begun, and `update` was not called in \
+                     between. A loop that passes the error on ends here; one that drops it trains no more.",
+                    sighting.first
+                ),
+                remedy: "Call `scaler.update()?` once at the end of each optimizer step, after the last `scaler.step`."
+                    .into(),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recipe_mistake::testing::*;
+    use crate::observation::Refusal;
+    use crate::rules::Severity;
+    use crate::rules::silence::found;
+
+    #[test]
+    fn a_second_step_without_an_update_is_an_error_there() {
+        let d = run(2, |s, i| {
+            backward(s, 0);
+            if i == 0 {
+                unscale(s, 0);
+                step(s, 0);
+            } else {
+                refused(s, Refusal::SteppedTwice, &[]);
+            }
+        });
+        let f = only(&d, "AMP603");
+        assert_eq!((f.severity, f.onset_step), (Severity::Error, 1));
+    }
+
+    #[test]
+    fn accumulation_is_silent() {
+        let d = run(3, |s, _| {
+            (0..4).for_each(|micro_batch| backward(s, micro_batch));
+            unscale(s, 0);
+            step(s, 0);
+            update(s);
+        });
+        assert!(found(&d).is_empty(), "{:#?}", d.findings());
+    }
+}

@@ -197,6 +197,8 @@ fn calibration_from_65536() {
         } else {
             s.applied(scale)
         };
+        // A run that tells its learning rate leaves no doubt.
+        s.lr(1e-3);
         healthy_step(s, F16, 3.0, scale, i);
     });
     assert_silent(&run);

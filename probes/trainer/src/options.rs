@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use crate::fault::FaultSpec;
+use crate::fault::{BrokenRecipe, FaultSpec};
 use crate::model::ModelKind;
 use crate::optimizer::{OptimizerKind, OptimizerSettings};
 use crate::precision::Precision;
@@ -131,6 +131,12 @@ impl Options {
             return Vec::new();
         }
         self.need_precision(Precision::Fp16).into_iter().collect()
+    }
+
+    /// Whether the loss is scaled: as the precision needs it, or a fault.
+    pub fn scales_loss(&self) -> bool {
+        let faulty = self.fault.as_ref().and_then(|spec| spec.fault.breaks_recipe());
+        self.precision.scales_loss() || faulty == Some(BrokenRecipe::HalfParameters)
     }
 
     /// The optimizer that is used.

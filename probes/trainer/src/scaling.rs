@@ -4,6 +4,7 @@ use ampdoctor_torch::{GradScaler, GradScalerBuilder, ScalerError};
 use anyhow::Result;
 use tch::Tensor;
 
+use crate::fault::BrokenRecipe;
 use crate::options::Options;
 use crate::stepper::Stepper;
 
@@ -16,7 +17,7 @@ pub struct Scaling {
 impl Scaling {
     /// A scaler with the settings of the command line, or none.
     pub fn new(options: &Options) -> Result<Self> {
-        if !options.precision.scales_loss() {
+        if !options.scales_loss() {
             return Ok(Self { scaler: None, held: None });
         }
         let scaler = match options.static_scale {
@@ -49,6 +50,13 @@ impl Scaling {
         Ok(())
     }
 
+    /// Sets the scale in the midst of an accumulation, twice as high and back by turns; nothing happens without a scaler.
+    pub fn disturb(&mut self, micro_batch: u64) -> Result<(), ScalerError> {
+        let Some(scaler) = &mut self.scaler else { return Ok(()) };
+        let factor = if micro_batch.is_multiple_of(2) { 0.5 } else { 2.0 };
+        scaler.update_to(scaler.get_scale() * factor)
+    }
+
     /// Adds the gradients of a loss, times the scale, to those that are there.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
         match &mut self.scaler {
@@ -59,13 +67,21 @@ impl Scaling {
     }
 
     /// One step with the gradients that are there, clipped to a norm of `clip`; whether it was applied.
-    pub fn step(&mut self, stepper: &mut dyn Stepper, clip: Option<f64>) -> Result<bool, ScalerError> {
+    pub fn step(
+        &mut self,
+        stepper: &mut dyn Stepper,
+        clip: Option<f64>,
+        mistake: Option<BrokenRecipe>,
+    ) -> Result<bool, ScalerError> {
         let Some(scaler) = &mut self.scaler else {
             stepper.prepare()?;
             clip_to(stepper, clip);
             stepper.try_apply()?;
             return Ok(true);
         };
+        if let Some(mistake) = mistake {
+            return mistake.step(scaler, stepper, |stepper| clip_to(stepper, clip));
+        }
         if clip.is_some() {
             scaler.unscale(stepper)?;
             clip_to(stepper, clip);

@@ -10,7 +10,7 @@ use tch::{Device, Tensor, nn};
 
 use crate::data::{Batches, Data};
 use crate::evaluation::evaluate;
-use crate::fault::{BrokenStepper, Plant};
+use crate::fault::{BrokenRecipe, BrokenStepper, Plant};
 use crate::fingerprint::fingerprint;
 use crate::model::Model;
 use crate::options::Options;
@@ -140,15 +140,16 @@ impl<'a> Run<'a> {
     fn step(&mut self, step: u64) -> Result<()> {
         let lr = self.prepare(step)?;
         let loss = self.backward(step)?;
+        let reported = self.reported(&loss);
         let applied = self
             .scaling
-            .step(self.stepper.as_mut(), self.options.clip)
+            .step(self.stepper.as_mut(), self.options.clip, self.plant.breaks_recipe())
             .with_context(|| format!("step {step} could not be taken"))?;
         self.skips += u64::from(!applied);
         self.evaluate_when_due(step + 1);
         if let Some(doctor) = &mut self.doctor {
             doctor.lr(lr);
-            doctor.step(&loss);
+            doctor.step(&reported);
         }
         self.note(step, &loss)
     }
@@ -174,14 +175,24 @@ impl<'a> Run<'a> {
 
     /// The gradients of all micro-batches; their mean loss.
     fn backward(&mut self, step: u64) -> Result<Tensor> {
-        self.stepper.zero_grad();
+        let mistake = self.plant.breaks_recipe();
+        if mistake != Some(BrokenRecipe::NotCleared) {
+            self.stepper.zero_grad();
+        }
         let mut losses = Vec::new();
         for micro_batch in 1..=self.options.accumulate {
+            if mistake == Some(BrokenRecipe::MovingScale) && micro_batch > 1 {
+                self.scaling.disturb(micro_batch)?;
+            }
             let (inputs, targets) = self.data.train.at(self.batches.next_indices());
             let forward = |x: &Tensor| self.model.forward(x, true, self.plant);
             let model_loss = || self.options.precision.loss(&inputs, &targets, forward);
             let loss = self.plant.loss(model_loss());
-            self.scaling.backward(&share(self.options, &loss))?;
+            let part = share(self.options, &loss);
+            match mistake.and_then(|mistake| mistake.scaled_by_hand(&part)) {
+                Some(scaled) => scaled.f_backward()?,
+                None => self.scaling.backward(&part)?,
+            }
             losses.push(loss.detach());
             if micro_batch == self.options.accumulate
                 && self.is_shadow_due(step)
@@ -192,6 +203,14 @@ impl<'a> Run<'a> {
             }
         }
         Ok(if losses.len() == 1 { losses.remove(0) } else { Tensor::stack(&losses, 0).mean(None) })
+    }
+
+    /// The loss as the loop tells it: before the scaler moves.
+    fn reported(&self, loss: &Tensor) -> Tensor {
+        match self.scaling.scale() {
+            Some(scale) if self.plant.breaks_recipe() == Some(BrokenRecipe::ScaledLoss) => loss * scale,
+            _ => loss.shallow_clone(),
+        }
     }
 
     fn is_shadow_due(&self, step: u64) -> bool {

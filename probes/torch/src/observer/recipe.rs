@@ -179,7 +179,8 @@ impl State {
         for target in targets.iter().filter(|t| t.storage != 0) {
             match self.params.find(target.storage) {
                 Some(_) if self.changes_parameter(name, op).is_none() => return,
-                Some(param) => self.note_parameter(param, name),
+                Some(param) if takes_gradient(name) => self.note_parameter(param, name),
+                Some(_) => {}
                 None => gradients += u32::from(self.note_gradient(target.storage, name)),
             }
         }
@@ -258,6 +259,11 @@ impl State {
     }
 }
 
+/// Whether an in-place operator on a parameter is one that an optimizer's step ends with: what clamps, scales or copies a parameter uses no gradient.
+fn takes_gradient(name: &str) -> bool {
+    ["add", "sub", "adam", "sgd", "adagrad"].iter().any(|part| name.contains(part))
+}
+
 /// Whether an operator sets its tensors to a value, whatever they held.
 fn clears(name: &str) -> bool {
     matches!(name, "zero_" | "fill_" | "_foreach_zero_")
@@ -301,5 +307,11 @@ mod tests {
     fn only_operators_that_forget_what_was_there_clear_a_gradient() {
         assert!(clears("zero_") && clears("_foreach_zero_"));
         assert!(!clears("mul_") && !clears("zeros_like"));
+    }
+
+    #[test]
+    fn clamping_copying_and_decaying_a_parameter_is_no_step() {
+        assert!(["add_", "addcdiv_", "_foreach_addcdiv_", "sub_", "_fused_adamw_"].into_iter().all(takes_gradient));
+        assert!(!["clamp_", "copy_", "mul_", "zero_", "normal_"].into_iter().any(takes_gradient));
     }
 }

@@ -20,9 +20,11 @@ mod no_scaler;
 mod overflow;
 mod overflow_once;
 mod plant;
+mod recipe;
 mod saturated_log;
 mod scale_high;
 mod scale_low;
+mod scheduler_ahead;
 mod short_interval;
 mod small_activations;
 mod spec;
@@ -33,6 +35,7 @@ use tch::Tensor;
 
 pub use masters::{BrokenMasters, BrokenStepper};
 pub use plant::Plant;
+pub use recipe::BrokenRecipe;
 pub use spec::{FaultSpec, UnknownLayer};
 
 use crate::options::Options;
@@ -82,6 +85,11 @@ pub trait Fault: Sync {
         loss
     }
 
+    /// What becomes of the loss of a batch so many steps after the fault's own.
+    fn loss_after(&self, loss: Tensor, _steps: u64) -> Tensor {
+        loss
+    }
+
     /// The loss scale that is held from the fault's step on, when no layer was named.
     fn scale(&self, _strength: f64) -> Option<f64> {
         None
@@ -100,6 +108,16 @@ pub trait Fault: Sync {
     /// What the learning rate is multiplied by.
     fn lr_factor(&self, _strength: f64) -> f64 {
         1.0
+    }
+
+    /// What the learning rate is multiplied by so many steps after the fault's own.
+    fn lr_factor_after(&self, _steps: u64) -> f64 {
+        1.0
+    }
+
+    /// What the loop does in the wrong order.
+    fn breaks_recipe(&self) -> Option<BrokenRecipe> {
+        None
     }
 
     /// What goes wrong between the model and its FP32 copies.
@@ -137,6 +155,21 @@ pub static FAULTS: &[&dyn Fault] = &[
     &overflow_once::OverflowOnce,
     &saturated_log::SaturatedLog,
     &small_activations::SmallActivations,
+    &BrokenRecipe::UnscaledTwice,
+    &BrokenRecipe::ClippedEarly,
+    &BrokenRecipe::NotUpdated,
+    &BrokenRecipe::UpdatedTwice,
+    &BrokenRecipe::UpdatedEarly,
+    &BrokenRecipe::OwnStep,
+    &BrokenRecipe::ScaledStep,
+    &BrokenRecipe::NotCleared,
+    &BrokenRecipe::MovingScale,
+    &BrokenRecipe::SplitUpdate,
+    &BrokenRecipe::HalfLoss,
+    &BrokenRecipe::ScaledLoss,
+    &BrokenRecipe::Unreached,
+    &BrokenRecipe::HalfParameters,
+    &scheduler_ahead::SchedulerAhead,
 ];
 
 /// The fault with this name.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use tch::Tensor;
 
-use super::{BrokenMasters, Fault};
+use super::{BrokenMasters, BrokenRecipe, Fault};
 use crate::random::SplitMix64;
 
 /// What stands between a layer and the next; passes everything through until a fault's step has come.
@@ -56,7 +56,10 @@ impl Plant {
     /// What the loss of a batch is instead of `loss`.
     pub fn loss(&self, loss: Tensor) -> Tensor {
         match self.active() {
-            Some(planted) => planted.fault.loss(loss, self.random.borrow_mut().share(), planted.strength),
+            Some(planted) => {
+                let loss = planted.fault.loss(loss, self.random.borrow_mut().share(), planted.strength);
+                planted.fault.loss_after(loss, self.step.get() - planted.at)
+            }
             None => loss,
         }
     }
@@ -79,7 +82,14 @@ impl Plant {
 
     /// What the learning rate of this step is multiplied by.
     pub fn lr_factor(&self) -> f64 {
-        self.active().map_or(1.0, |planted| planted.fault.lr_factor(planted.strength))
+        self.active().map_or(1.0, |planted| {
+            planted.fault.lr_factor(planted.strength) * planted.fault.lr_factor_after(self.step.get() - planted.at)
+        })
+    }
+
+    /// What the loop does in the wrong order at this step.
+    pub fn breaks_recipe(&self) -> Option<BrokenRecipe> {
+        self.active().and_then(|planted| planted.fault.breaks_recipe())
     }
 
     /// What the fault will break between the model and its FP32 copies, whether its step has come or not.

@@ -135,7 +135,8 @@ const SAMPLING: &str = "\
 
 How many steps are scanned is your choice: `Doctor::builder().every(n)`, a budget (the default: 2 % of the step time), or `off()`. A rule that has not seen
 what it needs says so, under \"could not tell\", with what to set; the verdict is \"unknown\" where no step was scanned at all. Between scanned steps the library's own
-scaler is recorded at every step, in any tier; a scaler of somebody else's from the first scanned step on.
+scaler is recorded at every step, in any tier; a scaler of somebody else's from the first scanned step on. The first four steps are watched without a scan at least (unless it is `off()`):
+that is where a loop shows whether it keeps to the recipe.
 
 Below, an FP16 run with FP32 weights and a dynamic scaler, 30 steps. *Judged*: the rule has seen what it needs. *Not applicable*: there is nothing of its kind in this run, as a static
 scale or weights that are stepped in FP16.

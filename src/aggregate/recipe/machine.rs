@@ -40,6 +40,9 @@ const MAX_OPTIMIZERS: usize = 64;
 /// what is never whole, if only for the 1e-6 added to it.
 const WHOLE: f64 = 1e-13;
 
+/// A scale below this may be the number of micro-batches too, by which gradients are divided for their mean.
+const NO_COUNT: f64 = 64.0;
+
 /// What is known between two events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
@@ -49,6 +52,8 @@ pub(super) struct Machine {
     carried: Option<f64>,
     /// The scale of the latest backward pass, also after its gradients were unscaled.
     collected: Option<f64>,
+    /// Whether the library's scaler has scaled a loss whose backward pass has not begun.
+    awaits_backward: bool,
     /// Whether an optimizer was stepped since.
     stepped: bool,
     /// The latest scale in force, as a scaler told it.
@@ -104,6 +109,7 @@ impl Machine {
             self.changed = before.filter(|&before| before != scale).map(|before| (before, scale));
         }
         self.carried = (scale != 1.0).then_some(scale);
+        self.awaits_backward = true;
         (self.stepped, self.updated) = (false, false);
         self.scale = Some(scale);
         for optimizer in &mut self.optimizers {
@@ -184,8 +190,11 @@ impl Machine {
                 match self.scale.filter(|&scale| foreign && factor == Some(scale)) {
                     Some(scale) => self.scaled(scale),
                     None if foreign => self.forget_scale(),
+                    // Another loss, without a scale: whose gradients are whose is not known.
+                    None if !self.awaits_backward => (self.carried, self.changed) = (None, None),
                     None => {}
                 }
+                self.awaits_backward = false;
                 if let Some(p) = product.filter(|p| overflows(p.loss * p.factor, p.dtype)) {
                     self.found.push(Mistake::HalfLoss { loss: p.loss, scale: p.factor });
                 }
@@ -230,7 +239,7 @@ impl Machine {
     fn multiplied(&mut self, factor: f64) {
         let Some(scale) = self.carried.filter(|_| factor > 0.0 && factor < 1.0) else { return };
         let divisor = 1.0 / factor;
-        if divisor == scale {
+        if divisor == scale && scale >= NO_COUNT {
             self.divided = true;
         } else if (divisor - divisor.round()).abs() > WHOLE * divisor {
             self.clip = self.clip.or(Some(clip(scale, Some(factor), None)));

@@ -137,6 +137,13 @@ fn stepping_without_unscale_is_noticed_and_unscaling_by_hand_is_none() {
         update(s);
     });
     assert_eq!(mixed, []);
+    // It has a backward pass of its own, and the scaled gradients are still being collected when the step ends.
+    let collecting = noticed(3, |s, _| {
+        scaled(s, 0);
+        s.act(Act::Backward { holding: 2, used: 0, product: None });
+        s.act(Act::Multiplied { factor: 0.3, gradients: 2 }).act(step_of(2));
+    });
+    assert_eq!(collecting, []);
 }
 
 #[test]

@@ -201,8 +201,8 @@ impl Listener for Attachment {
                     ScalerEvent::Updated { to, .. } => state.scale_in_force = Some(to),
                     _ => {}
                 }
-                state.note_scaler_event(event);
                 state.scaler_events.push(*event);
+                state.note_scaler_event(event);
             }
             Signal::Refused(refused) => {
                 state.note_refusal(refused.optimizer, refused.refusal, &refused.parameters);

@@ -144,8 +144,7 @@ impl State {
 
     /// A loss of one element times a number.
     fn note_product(&mut self, op: &RawOp) {
-        let numbers: Vec<&RawTensor> = op.tensors().iter().collect();
-        let (loss, factor) = match numbers[..] {
+        let (loss, factor) = match op.tensors() {
             [loss] => (loss, op.scalars().first().copied()),
             [a, b] if a.tracked != 0 => (a, b.number()),
             [a, b] => (b, a.number()),

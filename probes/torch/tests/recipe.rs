@@ -321,7 +321,9 @@ fn parameters_that_the_loss_does_not_reach_are_named_as_the_doctor_knows_them() 
         Act::Refused { refusal: Refusal::NoGradients, parameters, .. } => Some(parameters.clone()),
         _ => None,
     });
-    assert_eq!(refused.expect("a refusal"), ["store1.head.weight", "store1.head.bias"]);
+    let mut names = refused.expect("a refusal");
+    names.sort();
+    assert_eq!(names, ["store1.head.bias", "store1.head.weight"]);
 }
 
 unsafe extern "C" {
@@ -424,7 +426,7 @@ fn what_a_foreign_scaler_is_made_to_do_wrongly_is_seen() {
     };
     let twice = foreign(|scaler, parts, nets| {
         step(scaler, parts, nets);
-        scaler.unscale(&parts[0].0);
+        let _ = scaler.unscale(&parts[0].0);
         let found = scaler.unscale(&parts[0].0);
         parts[0].1.step();
         scaler.update(&found);

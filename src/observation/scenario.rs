@@ -18,8 +18,8 @@
 use half::{bf16, f16};
 
 use super::{
-    Act, Cost, Note, NoteKind, Observation, Probe, Provenance, RecipeEvent, Record, Rounding, RunInfo, Sampling, ScalerConfig,
-    ScalerEvent, Site, SiteId, Step, Tier,
+    Act, Cost, Note, NoteKind, Observation, Probe, Provenance, RecipeEvent, Record, Rounding, RunInfo, Sampling,
+    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::scan::{Dtype, Stats, TensorView, scan};
 

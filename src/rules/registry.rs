@@ -1,7 +1,14 @@
 //! The table of rules, and how one is found.
 
 use super::{
-    Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters, clip_before_unscale, dead_updates, exploding_updates, gradient_overflow, gradient_underflow, half_loss_scaled, inexact_integers, loss_jump, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer, no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer, scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash, scaled_loss_reported, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates, static_scale_wrong, step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice, update_misplaced, update_missing, updates_below_normal, vanishing_eps,
+    Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
+    clip_before_unscale, dead_updates, exploding_updates, gradient_overflow, gradient_underflow, half_loss_scaled,
+    inexact_integers, loss_jump, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer,
+    no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer,
+    scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet,
+    scale_runaway, scale_thrash, scaled_loss_reported, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates,
+    static_scale_wrong, step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice, update_misplaced,
+    update_missing, updates_below_normal, vanishing_eps,
 };
 
 /// All rules, by code.

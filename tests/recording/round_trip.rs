@@ -1,7 +1,8 @@
 //! Any record is read as it was written, in whatever pieces it comes.
 
 use ampdoctor::observation::{
-    Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record, Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record,
+    Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 use proptest::collection::vec;

@@ -1,7 +1,8 @@
 //! A small run with one of everything, and how to read bytes back.
 
 use ampdoctor::observation::{
-    Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record, Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record,
+    Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use ampdoctor::recording::{DecodeError, Decoder, Integrity, encode_frame};
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};

@@ -69,8 +69,8 @@ def _items(programs, seeds):
     """All items, and the names of the cases whose fault this trainer does not know."""
     known, thresholds = _known(programs), listed(programs.rules())
     items = [_item(trial, thresholds if _is_measured(trial, seeds) else ()) for trial in trials(known, seeds)]
-    items += healthy_items(seeds, programs.flags(), thresholds)
     items += whatif_items(seeds)
+    items += healthy_items(seeds, programs.flags(), programs.faults(), thresholds)
     return items, [case.name for case in CASES if case not in known]
 
 

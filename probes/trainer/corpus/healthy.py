@@ -22,11 +22,18 @@ VARIANTS = {
     "calibration": ("--init-scale", 2**24),
     "probing": ("--growth-interval", 100),
     "static": ("--static-scale", 1024),
+    "one-by-one": ("--batch", 1, "--lr", "0.0005"),
+}
+# Plants that are no faults, by model: the layer has one before it that they silence.
+HARMLESS = {
+    "mlp": ("dropout:fc1", "dropout:fc2", "frozen:fc1"),
+    "conv": ("dropout:fc1", "frozen:bn1"),
+    "transformer": ("dropout:block.0.mlp.up", "frozen:block.0.mlp.down", "closed-gate@5:block.0.mlp.down", "closed-gate@5:block.1.attn.out"),
 }
 VARIANT_STEPS = {"mlp": 500, "conv": 250, "transformer": 120}
 
 
-def healthy_items(seeds, flags, thresholds=()):
+def healthy_items(seeds, flags, faults, thresholds=()):
     """The healthy set: to convergence in every model, optimizer and precision, then the variants; each watched in both ways.
 
     The margins of the thresholds are measured on the runs of the first seed with Adam that are watched at every step.
@@ -41,6 +48,12 @@ def healthy_items(seeds, flags, thresholds=()):
         if extra[0] in flags:
             arguments = (*settings(model, precision, "adam", seeds[-1], VARIANT_STEPS[model]), *extra)
             yield from _watched("variant", f"{model}-{precision}-{what}", arguments, None, ())
+    for model, precision in product(MODELS, ("fp32", "bf16", "fp16", "fp16-masters")):
+        for plant in HARMLESS[model]:
+            if plant.split("@")[0].split(":")[0] in faults:
+                arguments = (*settings(model, precision, "adam", seeds[-1], VARIANT_STEPS[model]), "--fault", plant)
+                name = f"{model}-{precision}-{plant.replace('@', '-').replace(':', '-')}"
+                yield from _watched("harmless", name, arguments, None, ())
 
 
 def _watched(group, name, arguments, loss, thresholds):

@@ -10,6 +10,8 @@ mod half_softmax;
 mod half_sum;
 mod log_zero;
 mod loss_spike;
+mod harmless;
+mod inflated;
 mod lost_decay;
 mod lr_high;
 mod masked_row;
@@ -130,6 +132,7 @@ pub trait Fault: Sync {
 pub static FAULTS: &[&dyn Fault] = &[
     &underflow::Underflow,
     &overflow::Overflow,
+    &inflated::Inflated,
     &nan::NanSource,
     &bad_batches::BadBatches,
     &short_interval::ShortInterval,
@@ -170,6 +173,9 @@ pub static FAULTS: &[&dyn Fault] = &[
     &BrokenRecipe::Unreached,
     &BrokenRecipe::HalfParameters,
     &scheduler_ahead::SchedulerAhead,
+    &harmless::Harmless::Dropout,
+    &harmless::Harmless::Frozen,
+    &harmless::Harmless::Gate,
 ];
 
 /// The fault with this name.

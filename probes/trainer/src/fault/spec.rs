@@ -163,7 +163,9 @@ mod tests {
         let error = |text: &str| text.parse::<FaultSpec>().unwrap_err().to_string();
         let unknown = error("undrflow");
         assert!(
-            unknown.starts_with("there is no fault named \"undrflow\"; there are underflow, overflow, nan"),
+            unknown.starts_with(
+                "there is no fault named \"undrflow\"; there are underflow, overflow, inflated-gradient, nan"
+            ),
             "{unknown}"
         );
         assert!(error("lr-high=0").contains("\"0\" is no strength"));

@@ -28,8 +28,8 @@ SGD = {model: ("sgd",) for model in MODELS}
 
 # What stands where a layer of a finding is judged: the planted one, none (the run as a whole), or whichever.
 PLANTED, RUN, ANY = "planted", "run", "any"
-# How the printed remedy meets the fault: it takes the place of the setting that is the fault, or is set beside a fault that stays.
-REPLACES, BESIDE = "replaces", "beside"
+# How the printed settings meet the fault: they take the place of the setting that is the fault; else they are set beside a fault that stays.
+REPLACES = "replaces"
 
 
 class Case(NamedTuple):
@@ -106,8 +106,7 @@ CASES = (
     Case("dead-updates", "a model in 16 bits without FP32 copies: nothing is NaN, and nothing trains", ("AMP401",), "dead-updates",
          precisions=("fp16-pure", "bf16-pure"), optimizers=SGD),
     Case("low-rate", "a model in 16 bits without FP32 copies, at a low learning rate: it ends worse than FP32", ("AMP401",),
-         around={model: ("--lr", "0.0001") for model in MODELS}, precisions=("fp16-pure", "bf16-pure"), optimizers=SGD,
-         cure=BESIDE),
+         around={model: ("--lr", "0.0001") for model in MODELS}, precisions=("fp16-pure", "bf16-pure"), optimizers=SGD),
     Case("lost-decay", "the weight decay of AdamW is rounded away in BF16", ("AMP404",), "lost-decay", precisions=("bf16-pure",),
          optimizers=ADAMW, beside=("AMP401", "AMP411"), cure=REPLACES),
     Case("vanishing-eps", "Adam on FP16 weights: they are NaN after the first step", ("AMP407",), "vanishing-eps",

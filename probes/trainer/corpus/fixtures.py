@@ -22,6 +22,8 @@ from .trials import Trial
 SEED = 6
 # The step of the fault and how often it is scanned: the first are the smallest.
 TRIED = ((8, 8), (4, 4), (6, 2), (6, 1), (None, 50), (None, 8), (None, 1))
+# A recording of so many bytes is small enough: no other is tried.
+SMALL = 16_000
 # What is kept behind the step after which the finding stood.
 STEPS_BEHIND = 2
 # Runs that are well, of which nothing is to be said.
@@ -49,8 +51,14 @@ def renew(programs, cases, folder):
 
 
 def _smallest(programs, case):
-    shown = [found for at, every in TRIED if (found := _shown(programs, case, at, every))]
-    return min(shown, key=lambda found: len(found[0]), default=None)
+    best = None
+    for at, every in TRIED:
+        found = _shown(programs, case, at, every)
+        if found and (best is None or len(found[0]) < len(best[0])):
+            best = found
+        if best and len(best[0]) <= SMALL:
+            break
+    return best
 
 
 def _shown(programs, case, at, every):
@@ -78,7 +86,8 @@ def _shown(programs, case, at, every):
 def _trial(case, at):
     model = case.models[0]
     onset = case.at[model]
-    layer = MIDDLE[model] if MIDDLE[model] in case.layers.get(model, ()) else ""
+    layers = case.layers.get(model, ("",))
+    layer = MIDDLE[model] if MIDDLE[model] in layers else layers[-1]
     precision, optimizer = case.precisions[0], case.optimizers[model][0]
     return Trial(case.name, case, model, precision, optimizer, SEED, layer, at if at and onset else onset)
 

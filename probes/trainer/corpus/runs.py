@@ -26,7 +26,7 @@ def trial_check(trial, thresholds=()):
             outcome["margins"] = faulty_margins(programs, run, of_rule, is_right(trial))
         shutil.rmtree(run)
         loss = summary["loss"] if summary else None
-        if trial.case.cure and outcome["set"]:
+        if outcome["set"]:
             outcome["cure"] = cured(programs, trial, outcome["set"], loss)
         return dict(outcome, loss=loss, gave_up=gave_up)
 

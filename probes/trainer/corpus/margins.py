@@ -6,6 +6,8 @@ fault of a faulty run is no longer found: the value at which that happens is the
 
 from typing import NamedTuple
 
+from harness.programs import Unmet
+
 # Octaves by which a threshold is moved at most, and to which the value is found.
 FARTHEST, NEAREST = 20, 0.25
 COUNTS = ("steps", "scans", "scanned", "samples", "scaler", "skips", "bursts", "growths", "losses")
@@ -30,7 +32,7 @@ class Threshold(NamedTuple):
         value = self.default * 2.0**octaves
         if self.unit.startswith("share"):
             return min(value, 1.0)
-        return float(max(1, round(value))) if self.unit.split()[0] in COUNTS else value
+        return float(max(1, round(value))) if self.unit.startswith(COUNTS) else value
 
 
 def listed(rules):
@@ -85,7 +87,11 @@ def _margins(programs, run, thresholds, wanted):
         def holds(value):
             config = run / "moved.toml"
             config.write_text(written(threshold, value))
-            _, report = programs.check(run, config)
+            try:
+                _, report = programs.check(run, config)
+            except Unmet:
+                # The configuration refuses such a value: the threshold cannot stand there.
+                return True
             return as_wanted([one for root in report["findings"] for one in (root, *root["consequences"])])
 
         if holds(threshold.default):

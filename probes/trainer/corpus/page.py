@@ -14,6 +14,8 @@ the figures here come from the seeds {seeds}. Every faulty run is watched at eve
 A run counts as right when the code stands as a finding of its own (not as the consequence of another) at the layer in which the fault was
 planted, and no other finding comes before it. *Steps* are those from the first faulty step to the one after which the finding
 first stood: the recording is cut after each step and judged, as somebody who watched would have seen it.
+
+`tests/twins.rs` has the pairs of gradients that FP16 shows alike, one lost and one sparse by design.
 """
 
 

@@ -13,7 +13,8 @@ fn faults_are_listed_one_a_line_the_name_first() {
     let text = String::from_utf8(output.stdout).unwrap();
     let names: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names[..3], ["underflow", "overflow", "inflated-gradient"]);
-    assert_eq!(names.len(), 20, "{names:?}");
+    let different: std::collections::BTreeSet<_> = names.iter().collect();
+    assert!(different.len() == names.len() && names.len() >= 20, "{names:?}");
 }
 
 #[test]

@@ -518,3 +518,44 @@ fn what_if_of_nothing_scanned_says_so() {
     assert_eq!(code(&output), 0);
     assert!(stdout(&output).contains("nothing can be said of loss scales"), "{}", stdout(&output));
 }
+
+#[test]
+fn a_configuration_accepts_a_finding_and_every_report_says_so() {
+    let here = here();
+    let found = run(&here, &["report", "runs/sick", "--format", "json"]);
+    let report: Value = serde_json::from_str(&stdout(&found)).unwrap();
+    let code_found = report["findings"][0]["code"].as_str().unwrap().to_owned();
+    let text = format!(
+        "[rules.AMP301]\nskip-share = 0.5\n[[allow]]\ncode = \"{code_found}\"\nreason = \"It is being looked at.\"\n\
+         [[allow]]\ncode = \"AMP408\"\nreason = \"Only the head is trained.\"\n"
+    );
+    fs::write(here.path().join("ampdoctor.toml"), text).unwrap();
+    let output = run(&here, &["check", "runs/sick"]);
+    let said = stdout(&output);
+    assert_eq!(code(&output), 0, "{said}");
+    assert!(said.contains("configuration ampdoctor.toml: scale-thrash skip-share = 0.5 (default 0.02)"), "{said}");
+    assert!(said.contains("It is being looked at.") && said.contains("accepted in vain\n  AMP408"), "{said}");
+    let output = run(&here, &["report", "runs/sick", "--format", "json"]);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(report["accepted"][0]["finding"]["code"], code_found.as_str());
+    assert_eq!(report["configuration"]["allow"][1]["used"], false);
+    let lines = stdout(&run(&here, &["watch", "runs/sick", "--plain"]));
+    assert!(lines.contains("accepted: ") && lines.contains("configuration ampdoctor.toml"), "{lines}");
+    fs::write(here.path().join("none.toml"), "").unwrap();
+    assert_eq!(code(&run(&here, &["check", "runs/sick", "--config", "none.toml"])), 1);
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_told_with_its_line_before_anything_is_read() {
+    let here = here();
+    fs::write(here.path().join("ampdoctor.toml"), "[rules.AMP301]\nskip-shar = 0.5\n").unwrap();
+    for command in ["check", "report", "watch"] {
+        let output = run(&here, &[command, "runs/healthy"]);
+        assert_eq!(code(&output), 2, "{command}");
+        let said = stderr(&output);
+        assert!(said.contains("Did you mean `skip-share`?") && said.contains("ampdoctor.toml:2"), "{said}");
+    }
+    let output = run(&here, &["check", "runs/healthy", "--config", "missing.toml"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("missing.toml"), "{}", stderr(&output));
+}

@@ -34,7 +34,8 @@ fn keep(path: &Path, expected: &str) {
 
 fn rule_pages() -> BTreeMap<String, String> {
     let infos: Vec<&RuleInfo> = rules::all().iter().map(|rule| rule.info()).collect();
-    let mut pages: BTreeMap<_, _> = infos.iter().map(|info| (page_file_name(info), page(info))).collect();
+    let mut pages: BTreeMap<_, _> =
+        rules::all().iter().map(|rule| (page_file_name(rule.info()), page(*rule))).collect();
     pages.insert("README.md".into(), page_index(&infos));
     pages
 }
@@ -62,8 +63,8 @@ fn no_page_outlives_its_rule() {
 
 #[test]
 fn a_page_has_sections_and_its_rule_a_summary_of_one_line() {
-    for info in rules::all().iter().map(|rule| rule.info()) {
-        let text = page(info);
+    for rule in rules::all() {
+        let (info, text) = (rule.info(), page(*rule));
         assert!(text.matches("\n## ").count() >= 2, "the page of {} has no sections:\n{text}", info.code);
         assert!(!info.summary.is_empty() && !info.summary.contains('\n'), "{} needs a summary of one line", info.code);
     }

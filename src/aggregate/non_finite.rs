@@ -162,6 +162,11 @@ impl NonFinite {
         (self.recent_bad & mask).count_ones()
     }
 
+    /// Whether [`NonFinite::latest`] is of this step, the latest one, and not of an earlier one: most steps may be left out by sampling.
+    pub fn is_of_latest_step(&self, latest: Option<&Step>) -> bool {
+        latest.is_some_and(|step| step.index == self.latest_step)
+    }
+
     /// The step at which a fault that was seen at `origin` began: an earlier one where the loss was bad already, on steps that were not scanned.
     pub fn onset(&self, origin: &Origin) -> u64 {
         let unscanned = |since: u64| since < origin.step && self.previous_full_step.is_none_or(|full| full < since);

@@ -56,11 +56,22 @@ pub(super) struct TargetArgs {
     pub command: Vec<OsString>,
 }
 
+/// What was decided about the rules.
+#[derive(Debug, Args)]
+pub(super) struct ConfigArgs {
+    /// Thresholds, levels and accepted findings [default: ampdoctor.toml, where there is one here]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 #[command(override_usage = WATCH_USAGE, after_help = WATCH_HELP)]
 pub(super) struct WatchArgs {
     #[command(flatten)]
     pub target: TargetArgs,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
 
     /// Leave when the run ends, without waiting for a key
     #[arg(long)]
@@ -101,6 +112,9 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     pub target: TargetArgs,
 
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
     /// Also write the JSON report to this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -128,6 +142,9 @@ pub(super) struct ReportArgs {
     /// Run directory, or one recording of it (rank-0.amprec)
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
 
     /// Form of the report
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = formats())]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::CheckArgs;
 use super::child::{self, Outcome};
+use super::config::policy;
 use super::exit::Exit;
 use super::load::{load, with_hint};
 use super::report_file::ReportFile;
@@ -11,25 +12,27 @@ use super::run_dir::RunDir;
 use super::terminal::Terminal;
 use crate::recording::ReadError;
 use crate::report::{Run, json, text};
+use crate::rules::Policy;
 
 pub(super) fn check(args: CheckArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
     // Before a training of hours: a report that cannot be written is told now.
     let report = args.report.map(ReportFile::prepare).transpose()?;
+    let policy = policy(args.config.config.as_deref())?;
     match args.target.run {
-        Some(run) => check_run(&run, report, terminal),
+        Some(run) => check_run(&run, &policy, report, terminal),
         None => {
             let dir = RunDir::for_command(args.target.run_dir, &args.target.command)?;
             let outcome = child::run(&args.target.command, &dir.path);
             if outcome.is_err() {
                 dir.nothing_recorded();
             }
-            check_command(&dir, outcome?, report, terminal)
+            check_command(&dir, outcome?, &policy, report, terminal)
         }
     }
 }
 
-fn check_run(path: &Path, report: Option<ReportFile>, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let recording = load(path, terminal).map_err(with_hint)?;
+fn check_run(path: &Path, policy: &Policy, report: Option<ReportFile>, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let recording = load(path, policy, terminal).map_err(with_hint)?;
     judge(&recording.run(), report, terminal)
 }
 
@@ -37,10 +40,11 @@ fn check_run(path: &Path, report: Option<ReportFile>, terminal: &Terminal) -> an
 fn check_command(
     dir: &RunDir,
     outcome: Outcome,
+    policy: &Policy,
     report: Option<ReportFile>,
     terminal: &Terminal,
 ) -> anyhow::Result<Exit> {
-    let verdict = match load(&dir.path, terminal) {
+    let verdict = match load(&dir.path, policy, terminal) {
         Ok(recording) => {
             terminal.note(&format!("recording: {}", shown(&dir.path)));
             judge(&recording.run().after_its_processes(), report, terminal)

@@ -8,13 +8,12 @@ use super::exit::Exit;
 use super::suggest::nearest;
 use super::terminal::Terminal;
 use crate::report::{Layout, render_page};
-use crate::rules::{self, RuleInfo};
+use crate::rules::{self, Rule, RuleInfo, Threshold};
 
 pub(super) fn rules(args: RulesArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let rules = infos();
     let text = match args.format.as_str() {
-        "json" => as_json(&rules)?,
-        _ => as_table(&rules, &terminal.layout),
+        "json" => as_json(rules::all())?,
+        _ => as_table(&infos(), &terminal.layout),
     };
     terminal.print(&text)?;
     Ok(Exit::Success)
@@ -22,7 +21,7 @@ pub(super) fn rules(args: RulesArgs, terminal: &Terminal) -> anyhow::Result<Exit
 
 pub(super) fn explain(args: &ExplainArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
     let rule = rules::find(&args.rule).with_context(|| unknown_rule(&args.rule))?;
-    terminal.print(&render_page(rule.info(), &terminal.layout))?;
+    terminal.print(&render_page(rule, &terminal.layout))?;
     Ok(Exit::Success)
 }
 
@@ -59,16 +58,34 @@ struct RuleDocument<'a> {
     name: &'a str,
     severity: &'a str,
     summary: &'a str,
+    thresholds: Vec<ThresholdDocument<'a>>,
 }
 
-fn as_json(rules: &[&RuleInfo]) -> anyhow::Result<String> {
-    let documents: Vec<RuleDocument<'_>> = rules.iter().map(|info| RuleDocument::of(info)).collect();
+#[derive(Serialize)]
+struct ThresholdDocument<'a> {
+    name: &'a str,
+    default: f64,
+    unit: &'a str,
+    by_layer: bool,
+    reason: &'a str,
+}
+
+fn as_json(rules: &[&dyn Rule]) -> anyhow::Result<String> {
+    let documents: Vec<RuleDocument<'_>> = rules.iter().map(|rule| RuleDocument::of(*rule)).collect();
     Ok(serde_json::to_string_pretty(&documents)? + "\n")
 }
 
 impl<'a> RuleDocument<'a> {
-    fn of(info: &'a RuleInfo) -> Self {
-        let RuleInfo { code, name, severity, summary, .. } = *info;
-        Self { code, name, severity: severity.name(), summary }
+    fn of(rule: &'a dyn Rule) -> Self {
+        let RuleInfo { code, name, severity, summary, .. } = *rule.info();
+        let thresholds = rule.thresholds().iter().map(|threshold| ThresholdDocument::of(rule, threshold)).collect();
+        Self { code, name, severity: severity.name(), summary, thresholds }
+    }
+}
+
+impl<'a> ThresholdDocument<'a> {
+    fn of(rule: &dyn Rule, threshold: &'a Threshold) -> Self {
+        let Threshold { name, default, unit, reason, .. } = *threshold;
+        Self { name, default, unit, by_layer: rule.thresholds_by_layer().contains(&name), reason }
     }
 }

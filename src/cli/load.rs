@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::suggest::nearest;
 use super::terminal::{Terminal, say_on_stderr};
 use crate::recording::{ReadError, rank_files};
-use crate::report::{Progress, RunRecording, read_run};
+use crate::report::{Progress, RunRecording, read_run_under};
+use crate::rules::Policy;
 
 /// Reading that is done sooner shows no progress.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -17,9 +18,9 @@ const REFRESH: Duration = Duration::from_millis(200);
 const SHOWN_DAMAGES: usize = 5;
 
 /// Reads a run, shows progress on a terminal, and tells of damaged recordings.
-pub(super) fn load(path: &Path, terminal: &Terminal) -> Result<RunRecording, ReadError> {
+pub(super) fn load(path: &Path, policy: &Policy, terminal: &Terminal) -> Result<RunRecording, ReadError> {
     let mut meter = Meter::new(terminal.shows_progress());
-    let recording = read_run(path, &mut |progress| meter.update(progress));
+    let recording = read_run_under(policy, path, &mut |progress| meter.update(progress));
     meter.clear();
     let recording = recording?;
     for rank in &recording.ranks {

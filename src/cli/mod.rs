@@ -5,6 +5,7 @@
 mod args;
 mod check;
 mod child;
+mod config;
 mod exit;
 mod explain;
 mod help;

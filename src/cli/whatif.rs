@@ -8,11 +8,12 @@ use super::load::{load, with_hint};
 use super::suggest::nearest;
 use super::terminal::Terminal;
 use crate::report::{Selection, whatif_json, whatif_text};
+use crate::rules::Policy;
 use crate::rules::whatif::WhatIf;
 use crate::tui::shows_unicode;
 
 pub(super) fn whatif(args: WhatifArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let recording = load(&args.run, terminal).map_err(with_hint)?;
+    let recording = load(&args.run, &Policy::default(), terminal).map_err(with_hint)?;
     let aggregates: Vec<_> = recording.ranks.iter().map(|rank| rank.diagnosis.aggregate()).collect();
     let whatif = WhatIf::of(&aggregates);
     let selection = Selection { scale: args.scale, layers: args.layer };

@@ -7,7 +7,10 @@ use crate::observation::{
     ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
 };
 use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
-use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Remedy, Severity, Value};
+use crate::rules::{
+    Accepted, Allow, Doubt, Evidence, Finding, Health, Level, Limit, Limits, Omitted, Pattern, Policy, Remedy,
+    Severity, Threshold, Value,
+};
 use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats};
 
 /// What a [`Run`] borrows from.
@@ -16,6 +19,8 @@ pub(super) struct Fixture {
     findings: Vec<Finding>,
     doubts: Vec<Doubt>,
     omitted: [Omitted; 1],
+    accepted: [Accepted; 1],
+    policy: Policy,
     integrity: Integrity,
     stopped: ReadError,
     unreadable: [ReadError; 1],
@@ -31,6 +36,8 @@ impl Fixture {
             findings: findings(),
             doubts: doubts(),
             omitted: [Omitted { code: "AMP201", layers: 5 }],
+            accepted: accepted(),
+            policy: policy(),
             integrity: damaged(),
             stopped: broken(0),
             unreadable: [broken(2)],
@@ -50,10 +57,10 @@ impl Fixture {
     }
 
     fn rank(&self) -> Rank<'_> {
-        let Self { aggregate, findings, doubts, omitted, .. } = self;
+        let Self { aggregate, findings, doubts, omitted, accepted, policy, .. } = self;
         let (file, health) = ("rank-0.amprec", Health::Findings);
         let (integrity, stopped, process_ended) = (None, None, false);
-        Rank { file, integrity, stopped, process_ended, aggregate, findings, doubts, omitted, health }
+        Rank { file, integrity, stopped, process_ended, aggregate, findings, doubts, omitted, accepted, policy, health }
     }
 }
 
@@ -146,14 +153,14 @@ fn observations(stats: Stats, applied: bool) -> Vec<Observation> {
     all
 }
 
-fn findings() -> Vec<Finding> {
+fn finding(code: &'static str, severity: Severity, onset_step: u64, layer: &str) -> Finding {
     let evidence = vec![
         Evidence { name: "max_abs", value: Value::Number(f64::INFINITY) },
         Evidence { name: "lost_share_estimate", value: Value::Number(0.381) },
         Evidence { name: "samples", value: Value::Count(3) },
         Evidence { name: "input", value: Value::Text("finite".into()) },
     ];
-    let finding = |code, severity, onset_step, layer: &str| Finding {
+    Finding {
         code,
         name: "made-up",
         severity,
@@ -162,11 +169,14 @@ fn findings() -> Vec<Finding> {
         probe: Some(Probe::Activation),
         onset_step,
         last_step: 1,
-        evidence: evidence.clone(),
+        evidence,
         explanation: "The output of this layer is not finite.".into(),
         remedy: Remedy::from("Keep the layer in FP32.").set("fp32_layers", "fc"),
         consequences: Vec::new(),
-    };
+    }
+}
+
+fn findings() -> Vec<Finding> {
     let mut ruined = finding("AMP501", Severity::Error, 1, "fc");
     ruined.consequences.push(finding("AMP502", Severity::Error, 1, "bn"));
     let whole_run = Finding {
@@ -176,6 +186,26 @@ fn findings() -> Vec<Finding> {
         ..finding("AMP303", Severity::Info, 0, "")
     };
     vec![ruined, finding("AMP201", Severity::Warning, 0, "fc"), whole_run]
+}
+
+/// The second of two acceptances was of no use.
+fn policy() -> Policy {
+    let threshold =
+        Threshold { rule: "made-up", name: "most", default: 0.5, unit: "share of steps", reason: "made up" };
+    let mut limits = Limits::default();
+    limits.set(Limit { threshold, layers: Some(Pattern::new("fc*")), value: 0.25 });
+    let allow = |code, reason: &str| Allow { code, layers: None, reason: reason.into() };
+    Policy {
+        file: Some("ampdoctor.toml".into()),
+        limits,
+        levels: vec![Level { code: "AMP101", name: "made-up", layers: None, severity: None }],
+        allow: vec![allow("AMP202", "The head is retrained."), allow("AMP203", "Nobody knows.")],
+    }
+}
+
+fn accepted() -> [Accepted; 1] {
+    let finding = finding("AMP202", Severity::Warning, 0, "head");
+    [Accepted { finding, reason: "The head is retrained.".into(), by: 0 }]
 }
 
 fn doubts() -> Vec<Doubt> {

@@ -3,6 +3,7 @@
 //! `docs/report.schema.json` describes it. The structures of [`model`] and [`rank`] mirror the document and mean nothing else; a change
 //! that could break a reader raises [`SCHEMA_VERSION`].
 
+mod configuration;
 mod format;
 mod magnitudes;
 mod model;

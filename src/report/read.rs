@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::number::{bytes, percent};
 use super::{Rank, Run};
 use crate::recording::{Integrity, ReadError, Records, rank_files};
-use crate::rules::Diagnosis;
+use crate::rules::{Diagnosis, Policy};
 
 /// How far reading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,18 @@ impl RunRecording {
 /// # Errors
 /// Where nothing of any recording could be read. An empty file is a recording, of nothing.
 pub fn read_run(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<RunRecording, ReadError> {
+    read_run_under(&Policy::default(), path, progress)
+}
+
+/// As [`read_run`], under what somebody decided about the rules.
+///
+/// # Errors
+/// As [`read_run`].
+pub fn read_run_under(
+    policy: &Policy,
+    path: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<RunRecording, ReadError> {
     let files = rank_files(path)?;
     let size = |file: &PathBuf| file.metadata().map_or(0, |meta| meta.len());
     let total_bytes = files.iter().map(size).sum();
@@ -75,7 +87,7 @@ pub fn read_run(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<RunRe
     let mut before = 0;
     for file in files {
         let bytes = size(&file);
-        match read_rank(file, &mut |read| progress(Progress { read_bytes: before + read, total_bytes })) {
+        match read_rank(file, policy, &mut |read| progress(Progress { read_bytes: before + read, total_bytes })) {
             Ok(rank) => run.ranks.push(rank),
             Err(error) => run.unreadable.push(error),
         }
@@ -88,9 +100,9 @@ pub fn read_run(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<RunRe
 }
 
 /// Reads one recording. An error behind its first record ends it there; before, there is nothing to keep.
-fn read_rank(path: PathBuf, progress: &mut dyn FnMut(u64)) -> Result<RankRecording, ReadError> {
+fn read_rank(path: PathBuf, policy: &Policy, progress: &mut dyn FnMut(u64)) -> Result<RankRecording, ReadError> {
     let mut records = Records::open(&path)?;
-    let mut diagnosis = Diagnosis::new();
+    let mut diagnosis = Diagnosis::under(policy.clone());
     let mut stopped = None;
     let mut told = 0;
     while let Some(record) = records.next() {

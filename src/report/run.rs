@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::aggregate::Aggregate;
 use crate::observation::EndReason;
 use crate::recording::{Integrity, ReadError};
-use crate::rules::{Diagnosis, Doubt, Finding, Health, Omitted, Severity};
+use crate::rules::{Accepted, Allow, Diagnosis, Doubt, Finding, Health, Omitted, Policy, Severity};
 
 /// One rank of a run: what its recording held and what the rules said of it.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,10 @@ pub struct Rank<'a> {
     pub doubts: &'a [Doubt],
     /// Rules that fired in more layers than are kept.
     pub omitted: &'a [Omitted],
+    /// What was found and is accepted.
+    pub accepted: &'a [Accepted],
+    /// What was decided about the rules.
+    pub policy: &'a Policy,
     /// What the rules say of what could be read; [`Rank::verdict`] also asks how much that was.
     pub health: Health,
 }
@@ -42,6 +46,8 @@ impl<'a> Rank<'a> {
             findings: diagnosis.findings(),
             doubts: diagnosis.doubts(),
             omitted: diagnosis.omitted(),
+            accepted: diagnosis.accepted(),
+            policy: diagnosis.policy(),
             health: diagnosis.health(),
         }
     }
@@ -169,6 +175,25 @@ impl<'a> Run<'a> {
         all
     }
 
+    /// What was accepted on all ranks, by code, layer and rank.
+    pub fn accepted(&self) -> Vec<Attributed<'a, Accepted>> {
+        let mut all = self.attributed(|rank| rank.accepted);
+        all.sort_by_key(|of| (of.item.finding.code, &of.item.finding.layer, of.rank));
+        all
+    }
+
+    /// What was decided about the rules: the same on every rank. `None` for a run of which nothing was recorded.
+    pub fn policy(&self) -> Option<&'a Policy> {
+        self.ranks.first().map(|rank| rank.policy)
+    }
+
+    /// What would be accepted, in the order of the file, and whether there was any.
+    pub fn allowances(&self) -> Vec<(&'a Allow, bool)> {
+        let used = |at| self.ranks.iter().any(|rank| rank.accepted.iter().any(|accepted| accepted.by == at));
+        let allowed = self.policy().map_or(&[][..], |policy| &policy.allow);
+        allowed.iter().enumerate().map(|(at, allow)| (allow, used(at))).collect()
+    }
+
     /// How many findings there are of each severity.
     pub fn counts(&self) -> Counts {
         let found = self.findings();
@@ -201,7 +226,11 @@ impl<'a> Run<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+
+    static NOBODYS: LazyLock<Policy> = LazyLock::new(Policy::default);
 
     fn rank(aggregate: &Aggregate, health: Health) -> Rank<'_> {
         Rank {
@@ -213,6 +242,8 @@ mod tests {
             findings: &[],
             doubts: &[],
             omitted: &[],
+            accepted: &[],
+            policy: &NOBODYS,
             health,
         }
     }

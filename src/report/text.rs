@@ -1,6 +1,7 @@
 //! The report for people: what ran, what was found, and the verdict last, where a terminal leaves the eye.
 
 use super::number::{bytes, percent, readable};
+use super::policy::{policy_text, unused_text};
 use super::whatif::section;
 use super::{Attributed, Counts, Layout, Rank, Run, rounding};
 use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
@@ -14,12 +15,16 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
     for error in run.unreadable {
         out.push_str(&layout.wrap("a rank that could not be read: ", "  ", &error.to_string()));
     }
+    for line in run.policy().map(policy_text).unwrap_or_default() {
+        out.push_str(&layout.wrap("", "  ", &line));
+    }
     out.extend(section(run, layout));
     for finding in run.findings() {
         out.push('\n');
         out.push_str(&finding_text(&finding, run.is_distributed(), layout));
     }
     out.push_str(&omitted_text(run, layout));
+    out.push_str(&accepted_text(run, layout));
     out.push_str(&doubts_text(&run.doubts(), run.is_distributed(), layout));
     out.push('\n');
     out.push_str(&verdict(run, layout));
@@ -201,6 +206,27 @@ fn omitted_text(run: &Run<'_>, layout: &Layout) -> String {
         format!("\n{}", layout.wrap("", "  ", &format!("{} was also found in {layers}{rank}.", of.item.code)))
     };
     run.omitted().iter().map(line).collect()
+}
+
+fn accepted_text(run: &Run<'_>, layout: &Layout) -> String {
+    let accepted = run.accepted();
+    let rank = |rank: u32| if run.is_distributed() { format!(" on rank {rank}") } else { String::new() };
+    let lines = accepted.iter().map(|of| {
+        let follow = match of.item.finding.consequences.len() {
+            0 => String::new(),
+            n => format!(", with {n} that follow"),
+        };
+        format!("{}{}{follow}: {}", consequence_text(&of.item.finding), rank(of.rank), of.item.reason)
+    });
+    let unused = run.allowances().into_iter().filter(|(_, used)| !used).map(|(allow, _)| unused_text(allow));
+    let mut out = String::new();
+    for (title, lines) in [("accepted", lines.collect::<Vec<_>>()), ("accepted in vain", unused.collect())] {
+        if !lines.is_empty() {
+            out.push_str(&format!("\n{}\n", layout.bold(title)));
+        }
+        lines.iter().for_each(|line| out.push_str(&layout.wrap("  ", "    ", line)));
+    }
+    out
 }
 
 fn doubts_text(doubts: &[Attributed<'_, Doubt>], name_rank: bool, layout: &Layout) -> String {

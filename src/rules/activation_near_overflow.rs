@@ -27,27 +27,44 @@
 //! others. On a tensor that already holds an infinity: then rule `activation-overflow` speaks.
 
 use super::text::{count, counted, layer_name, measured, number, power_of_two};
-use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary, is_mask_operator};
 use crate::numerics::Format;
 use crate::observation::{Observation, Probe};
 use crate::scan::{Dtype, Stats};
 
+const NAME: &str = "activation-near-overflow";
 /// Three bits below FP16's end.
-const NEAR: f64 = 8192.0;
+const NEAR: Threshold = Threshold::new(
+    NAME,
+    "near",
+    8192.0,
+    "magnitude",
+    "2^13, three bits below the end of FP16: in 11,552 activations of 28 healthy runs the largest was 2^5.9; too high a learning rate reached 2^12.6 to 2^13.8 before NaN.",
+);
 /// One bit below it.
-const VERY_NEAR: f64 = 32768.0;
-/// The exponent of [`NEAR`].
-const NEAR_EXPONENT: i32 = 13;
+const VERY_NEAR: Threshold = Threshold::new(
+    NAME,
+    "very-near",
+    32768.0,
+    "magnitude",
+    "2^15, one bit below the end: the next batch that is twice as large is infinite.",
+);
 /// Empty octaves between a mask's plateau and all other values.
-const MASK_GAP: i32 = 3;
+const MASK_GAP: Threshold = Threshold::new(
+    NAME,
+    "mask-gap",
+    3.0,
+    "octaves",
+    "Masks of -10000 stand further than this above the scores that they are added to; the activations of one tensor do not.",
+);
 
 /// See the page of the rule.
 pub struct ActivationNearOverflow;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP101",
-    name: "activation-near-overflow",
+    name: NAME,
     severity: Severity::Error,
     summary: "FP16 activations come near 65504; the next larger batch makes them infinite.",
     source: include_str!("activation_near_overflow.rs"),
@@ -58,38 +75,47 @@ impl Rule for ActivationNearOverflow {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        let large: Vec<_> = aggregate.latest_observations().filter(|(o, s)| is_near(o, s)).collect();
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[NEAR, VERY_NEAR, MASK_GAP]
+    }
+
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["near", "very-near", "mask-gap"]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        let large: Vec<_> = aggregate.latest_observations().filter(|(o, s)| is_near(o, s, limits)).collect();
         let largest = large.iter().max_by(|a, b| a.0.stats.max_abs.total_cmp(&b.0.stats.max_abs));
         let (Some(first), Some(largest)) = (large.first(), largest) else { return Vec::new() };
         let step = aggregate.latest.as_ref().map_or(0, |s| s.index);
-        vec![Verdict::Firing(Box::new(firing(first, largest, large.len() - 1, step)))]
+        vec![Verdict::Firing(Box::new(firing(first, largest, large.len() - 1, step, limits)))]
     }
 }
 
 type Seen<'a> = (&'a Observation, &'a SiteSummary);
 
-fn is_near(observation: &Observation, summary: &SiteSummary) -> bool {
+fn is_near(observation: &Observation, summary: &SiteSummary, limits: &Limits) -> bool {
     let (site, stats) = (&summary.site, &observation.stats);
     site.probe == Probe::Activation
         && site.dtype == Dtype::F16
-        && stats.max_abs > NEAR
+        && stats.max_abs > limits.at(&NEAR, &site.layer)
         && stats.non_finite() == 0
         && !is_mask_operator(&site.operator)
-        && !is_mask_plateau(stats)
+        && !is_mask_plateau(stats, limits.at(&NEAR, &site.layer), limits.at(&MASK_GAP, &site.layer))
 }
 
 /// Large values that are all negative and stand far apart from the rest: a mask of -10000 or of FP16's lowest number, added to scores.
-fn is_mask_plateau(stats: &Stats) -> bool {
+fn is_mask_plateau(stats: &Stats, near: f64, gap: f64) -> bool {
+    let exponent = near.max(1.0).log2().floor() as i32;
     let large: f64 =
-        stats.exponents.iter().filter(|(e, _)| *e >= NEAR_EXPONENT).map(|(e, n)| f64::from(e).exp2() * n as f64).sum();
-    let beneath = stats.exponents.iter().filter(|(e, _)| *e < NEAR_EXPONENT).map(|(e, _)| e).last();
-    let stands_apart = beneath.is_some_and(|e| e < NEAR_EXPONENT - MASK_GAP) || stats.zeros > 0 && beneath.is_none();
+        stats.exponents.iter().filter(|(e, _)| *e >= exponent).map(|(e, n)| f64::from(e).exp2() * n as f64).sum();
+    let beneath = stats.exponents.iter().filter(|(e, _)| *e < exponent).map(|(e, _)| e).last();
+    let stands_apart = beneath.is_some_and(|e| e < exponent - gap as i32) || stats.zeros > 0 && beneath.is_none();
     // Each element of exponent e is at least 2^e in magnitude: a sum as low as that has no positive one among them.
     stands_apart && stats.sum.to_f64() <= -0.9 * large
 }
 
-fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64) -> Firing {
+fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64, limits: &Limits) -> Firing {
     let (observation, summary) = first;
     let site = &summary.site;
     let max_abs = observation.stats.max_abs;
@@ -105,7 +131,7 @@ fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64) -> Fir
         ),
     };
     Firing {
-        severity: if largest.0.stats.max_abs > VERY_NEAR { Severity::Error } else { Severity::Warning },
+        severity: if largest.0.stats.max_abs > limits.at(&VERY_NEAR, &largest.1.site.layer) { Severity::Error } else { Severity::Warning },
         layer: site.layer.clone(),
         operator: site.operator.clone(),
         probe: Some(Probe::Activation),
@@ -124,13 +150,14 @@ fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64) -> Fir
             number(max_abs),
             power_of_two(max_abs),
         ),
-        remedy: format!(
+        remedy: Remedy::from(format!(
             "Run `{}` of layer `{}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down by {} or more: normalise \
              before it, or scale before the product and not after.",
             site.operator,
             layer_name(site),
-            power_of_two((max_abs / NEAR).log2().ceil().max(1.0).exp2())
-        ).into(),
+            power_of_two((max_abs / NEAR.default).log2().ceil().max(1.0).exp2())
+        ))
+        .in_fp32(&site.layer),
     }
 }
 

@@ -25,7 +25,7 @@
 //! enough: the logarithm of zero, a division by zero (`non-finite-origin` names the epsilon). On FP32 and BF16, where an infinity is no matter
 //! of range: `non-finite-origin` again. On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
 
-use super::text::{counted, is_pole, keep_in_range, measured, number, share};
+use super::text::{INPUT, counted, is_pole, keep_in_range, measured, number, share};
 use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, unsafe_operator};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 use crate::observation::Probe;
@@ -48,6 +48,9 @@ impl Rule for ActivationOverflow {
     }
 
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+        if !aggregate.non_finite.is_of_latest_step(aggregate.latest.as_ref()) {
+            return Vec::new();
+        }
         let origins = &aggregate.non_finite.latest.overflows;
         let with_site = origins.iter().filter_map(|o| Some((o, aggregate.site(o.site)?)));
         with_site
@@ -78,15 +81,16 @@ fn firing(origin: &Origin, summary: &SiteSummary, since: u64) -> Firing {
         strength: origin.inf as f64 / origin.count.max(1) as f64,
         evidence,
         explanation: format!(
-            "`{}` made {} of {} elements infinite ({}) out of finite inputs: the result exceeds 65504, the end of FP16{}. It is forward that overflows, so \
+            "{}`{}` made {} of {} elements infinite ({}) out of finite inputs: the result exceeds 65504, the end of FP16{}. It is forward that overflows, so \
              no loss scale can help.",
+            if site.layer == INPUT { "It is the input data, which no parameter has touched yet: " } else { "" },
             site.label(),
             origin.inf,
             origin.count,
             share(origin.inf as f64 / origin.count.max(1) as f64),
             before.map_or(String::new(), |b| format!("; when last finite its largest value was {}", number(b))),
         ),
-        remedy: keep_in_range(site).into(),
+        remedy: keep_in_range(site),
     }
 }
 

@@ -25,21 +25,34 @@
 //! While every step and nearly every tensor is there. Steps that sampling left out are not missing: the report says what was sampled.
 
 use super::text::{counted, measured, share};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
 use crate::observation::{EndReason, NoteKind};
 
+const NAME: &str = "blind-spots";
 /// Missing steps that are worth a word.
-const WORTH_A_WORD: f64 = 0.05;
+const WORTH_A_WORD: Threshold = Threshold::new(
+    NAME,
+    "missing",
+    0.05,
+    "share of steps",
+    "A few dropped steps hide no fault that lasts; above this it is told.",
+);
 /// Missing steps, or tensors, with which nothing can be said of the run.
-const TOO_MANY: f64 = 0.5;
+const TOO_MANY: Threshold = Threshold::new(
+    NAME,
+    "too-many",
+    0.5,
+    "share of steps or tensors",
+    "With more than half of them missing, silence says nothing of the run.",
+);
 
 /// See the page of the rule.
 pub struct BlindSpots;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP002",
-    name: "blind-spots",
+    name: NAME,
     severity: Severity::Info,
     summary: "The instrument detached itself, or missed a good part of the run.",
     source: include_str!("blind_spots.rs"),
@@ -54,11 +67,15 @@ impl Rule for BlindSpots {
         Needs::Nothing
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        let doubts = [detached(aggregate), mostly_dropped(aggregate), mostly_unscanned(aggregate)];
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[WORTH_A_WORD, TOO_MANY]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        let doubts = [detached(aggregate), mostly_dropped(aggregate, limits), mostly_unscanned(aggregate, limits)];
         let mut verdicts: Vec<Verdict> = doubts.into_iter().flatten().map(Verdict::Unsure).collect();
         if verdicts.is_empty() {
-            verdicts.extend(some_dropped(aggregate).map(|f| Verdict::Firing(Box::new(f))));
+            verdicts.extend(some_dropped(aggregate, limits).map(|f| Verdict::Firing(Box::new(f))));
         }
         verdicts
     }
@@ -84,24 +101,25 @@ fn dropped_share(aggregate: &Aggregate) -> f64 {
     seen.dropped_steps as f64 / (seen.steps + seen.dropped_steps).max(1) as f64
 }
 
-fn mostly_dropped(aggregate: &Aggregate) -> Option<String> {
+fn mostly_dropped(aggregate: &Aggregate, limits: &Limits) -> Option<String> {
     let dropped = dropped_share(aggregate);
-    (dropped > TOO_MANY).then(|| {
+    (dropped > limits.of(&TOO_MANY)).then(|| {
         format!("{} of the steps were dropped because the disk was too slow; scan fewer steps", share(dropped))
     })
 }
 
-fn mostly_unscanned(aggregate: &Aggregate) -> Option<String> {
+fn mostly_unscanned(aggregate: &Aggregate, limits: &Limits) -> Option<String> {
     let scanned: u64 = aggregate.sites.iter().map(|s| s.samples).sum();
     let unscanned = aggregate.instrument.unscanned;
     let missing = unscanned as f64 / (scanned + unscanned).max(1) as f64;
-    (missing > TOO_MANY).then(|| format!("{} of the tensors could not be scanned; the notes say why", share(missing)))
+    (missing > limits.of(&TOO_MANY))
+        .then(|| format!("{} of the tensors could not be scanned; the notes say why", share(missing)))
 }
 
-fn some_dropped(aggregate: &Aggregate) -> Option<Firing> {
+fn some_dropped(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let dropped = dropped_share(aggregate);
     let steps = aggregate.instrument.dropped_steps;
-    (dropped > WORTH_A_WORD).then(|| Firing {
+    (dropped > limits.of(&WORTH_A_WORD)).then(|| Firing {
         severity: Severity::Info,
         layer: String::new(),
         operator: String::new(),

@@ -35,24 +35,38 @@
 
 use super::text::{counted, measured, share};
 use super::update_advice::{is_low, some_of};
-use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Copied, Weight};
 use crate::observation::Probe;
 
+const NAME: &str = "broken-masters";
 /// Scanned steps in a row at which it must be so.
-const SAMPLES: usize = 2;
+const SAMPLES: Threshold = Threshold::new(
+    NAME,
+    "samples",
+    2.0,
+    "scanned steps in a row",
+    "Weights are exchanged for one step where they are evaluated; two in a row are no exchange.",
+);
 
 /// Steps in a row without an update, although there are gradients.
-const PAUSE: u64 = 10;
+const PAUSE: Threshold = Threshold::new(
+    NAME,
+    "pause",
+    10.0,
+    "scanned steps in a row",
+    "Steps with gradients and without an update: an accumulation has fewer.",
+);
 /// How many times as long a pause must be as any before it.
-const LONGER: u64 = 4;
+const LONGER: Threshold =
+    Threshold::new(NAME, "longer", 4.0, "times the longest pause before", "An accumulation pauses as long each time.");
 
 /// See the page of the rule.
 pub struct BrokenMasters;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP405",
-    name: "broken-masters",
+    name: NAME,
     severity: Severity::Error,
     summary: "FP32 copies of the weights are not stepped, not written back, or not what the model's weights are rounded from.",
     source: include_str!("broken_masters.rs"),
@@ -63,9 +77,14 @@ impl Rule for BrokenMasters {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[SAMPLES, PAUSE, LONGER]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let found = [Kind::WrongOptimizer, Kind::NotStepped, Kind::NotWrittenBack, Kind::WrittenByOthers].into_iter();
-        let mut found = found.map(|kind| (kind, broken(aggregate, kind))).filter(|(_, weights)| !weights.is_empty());
+        let mut found =
+            found.map(|kind| (kind, broken(aggregate, kind, limits))).filter(|(_, weights)| !weights.is_empty());
         found
             .next()
             .map(|(kind, weights)| Verdict::Firing(Box::new(firing(aggregate, kind, &weights))))
@@ -83,27 +102,31 @@ enum Kind {
 }
 
 /// Whether the optimizer steps weights that have copies: then what they lose is this rule's matter.
-pub(super) fn optimizer_steps_the_model(aggregate: &Aggregate) -> bool {
-    aggregate.weights.all.iter().any(|w| kind(w) == Some(Kind::WrongOptimizer))
+pub(super) fn optimizer_steps_the_model(aggregate: &Aggregate, limits: &Limits) -> bool {
+    aggregate.weights.all.iter().any(|w| kind(w, limits) == Some(Kind::WrongOptimizer))
 }
 
-fn broken(aggregate: &Aggregate, wanted: Kind) -> Vec<&Weight> {
-    aggregate.weights.all.iter().filter(|w| kind(w) == Some(wanted)).collect()
+fn broken<'a>(aggregate: &'a Aggregate, wanted: Kind, limits: &Limits) -> Vec<&'a Weight> {
+    aggregate.weights.all.iter().filter(|w| kind(w, limits) == Some(wanted)).collect()
 }
 
 /// In what way the copy of this weight is broken now.
-fn kind(weight: &Weight) -> Option<Kind> {
+fn kind(weight: &Weight, limits: &Limits) -> Option<Kind> {
     weight.written_back_to?;
+    let samples = limits.count(&SAMPLES) as usize;
     let latest = |n: usize| weight.recent.iter().rev().take(n);
-    let steps_itself = weight.recent.len() >= SAMPLES && latest(SAMPLES).all(|c| is_low(c.dtype));
-    if weight.unstepped.is_some_and(|(n, _)| n >= PAUSE && n > LONGER * weight.longest_pause) {
+    let steps_itself = weight.recent.len() >= samples && latest(samples).all(|c| is_low(c.dtype));
+    if weight
+        .unstepped
+        .is_some_and(|(n, _)| n >= limits.count(&PAUSE) && n > limits.count(&LONGER) * weight.longest_pause)
+    {
         return Some(Kind::NotStepped);
     }
     if steps_itself {
         return Some(Kind::WrongOptimizer);
     }
     let unlike = unlike_now(weight);
-    if unlike.len() < SAMPLES {
+    if unlike.len() < samples {
         return None;
     }
     // Whether it changed is told of the time since the sample before: at the first of them the copy was the one that moved on.

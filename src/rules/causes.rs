@@ -138,7 +138,8 @@ const ROWS: &[Row] = {
         row("AMP504", Onward, While, &[&["AMP501"]]),
         row("AMP504", Anywhere, While, &[SCALE_FALLS, &["AMP503", "AMP703"], NOT_LEARNING]),
         row("AMP501", Onward, While, &[&["AMP501"]]),
-        row("AMP501", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS]),
+        // Not AMP302: it tells of the same batches, and what they do to the scale.
+        row("AMP501", Anywhere, While, &[FADING_GRADIENTS, &["AMP303"]]),
         row("AMP501", Anywhere, Ever, &[&["AMP503", "AMP703"], NOT_LEARNING]),
         // A buffer stays poisoned when its cause is gone: it stands on its own, with a remedy of its own.
         row("AMP502", Anywhere, Ever, &[&["AMP704"]]),

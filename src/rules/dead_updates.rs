@@ -21,6 +21,8 @@
 //! * **Warning**: phi above 1.1. Rounding up makes the steps larger than the optimizer meant them; above 1.5 an **error**. With w = 1 and
 //!   updates of -2.5e-4 it is 1.95: twice the learning rate.
 //!
+//! Where the loss has come down to a quarter of the first one all the same it is a **warning** and no error: the run learns, and loses in its late phase.
+//!
 //! The share of dead elements decides nothing: with 40 % dead one run ended 2 % worse, another 80 %, since elements that round up make up for those
 //! that stand still.
 //!
@@ -37,21 +39,60 @@
 
 use super::text::{count, counted, measured, number, said, share};
 use super::update_advice::{format_name, is_low, may_step, some_of, step_masters, stepped_in_low_precision};
-use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters};
+use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict, broken_masters};
 use crate::aggregate::{Aggregate, Weight};
 use crate::observation::Probe;
 use crate::scan::Fidelity;
 
+const NAME: &str = "dead-updates";
 /// Scanned steps before anything is said.
-const FEWEST_STEPS: usize = 5;
+const FEWEST_STEPS: Threshold = Threshold::new(
+    NAME,
+    "fewest",
+    5.0,
+    "scanned steps",
+    "Phi is summed over the latest 32; below five one large step decides it.",
+);
 /// Phi at which updates begin to be lost; unharmed runs had 0.916 and more.
-const LOSING: f64 = 0.95;
+const LOSING: Threshold = Threshold::new(
+    NAME,
+    "losing",
+    0.95,
+    "phi",
+    "Unharmed runs had 0.916 and more, most of them above 0.98; the gap to those that were harmed is thin.",
+);
 /// Phi of a harmed run: they had 0.87 or less.
-const HARMED: f64 = 0.90;
+const HARMED: Threshold = Threshold::new(
+    NAME,
+    "harmed",
+    0.90,
+    "phi",
+    "Harmed runs had 0.87 or less, at 1.6 to 3.5 times the loss of FP32; unharmed ones 0.916 or more.",
+);
 /// Phi at which rounding amplifies.
-const AMPLIFIED: f64 = 1.1;
+const AMPLIFIED: Threshold = Threshold::new(
+    NAME,
+    "amplified",
+    1.1,
+    "phi",
+    "Rounding up makes the steps larger than they were meant; unharmed runs had 0.92 to 1.02.",
+);
 /// Phi at which the learning rate is in truth half as high again as the one that was set.
-const OVERDRIVEN: f64 = 1.5;
+const OVERDRIVEN: Threshold = Threshold::new(
+    NAME,
+    "overdriven",
+    1.5,
+    "phi",
+    "The learning rate is then half as high again as the one that was set; with w = 1 and updates of -2.5e-4 phi is 1.95.",
+);
+/// Part of the first loss at which a run is known to learn all the same.
+const LEARNT: Threshold = Threshold::new(
+    NAME,
+    "learnt",
+    0.25,
+    "share of the first loss",
+    "Nets in BF16 with phi at 0.44 came down as FP32 does: where the loss is below a quarter of the first one, it is a warning and no error.",
+);
 /// Phi of the weight decay at which it is told along with the rest.
 const DECAY_LOST: f64 = 0.5;
 /// Parameters that are named as losing most.
@@ -62,7 +103,7 @@ pub struct DeadUpdates;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP401",
-    name: "dead-updates",
+    name: NAME,
     severity: Severity::Error,
     summary: "Updates of FP16 or BF16 parameters are rounded away: the optimizer steps, and the weights stay.",
     source: include_str!("dead_updates.rs"),
@@ -74,15 +115,22 @@ impl Rule for DeadUpdates {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Scans { steps: FEWEST_STEPS as u64, applies: |a| may_step(a, is_low) }
+        Needs::Scans { steps: FEWEST_STEPS.default as u64, applies: |a| may_step(a, is_low) }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        match lost(aggregate) {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[FEWEST_STEPS, LOSING, HARMED, AMPLIFIED, OVERDRIVEN, LEARNT]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        match lost(aggregate, limits) {
             Some(Lost::Waiting(n)) => vec![Verdict::Unsure(format!(
-                "{n} of {FEWEST_STEPS} scanned steps of the FP16 or BF16 parameters were seen; let it run on"
+                "{n} of {} scanned steps of the FP16 or BF16 parameters were seen; let it run on",
+                limits.count(&FEWEST_STEPS)
             ))],
-            Some(Lost::Known(phi, severity)) => vec![Verdict::Firing(Box::new(firing(aggregate, phi, severity)))],
+            Some(Lost::Known(phi, severity)) => {
+                vec![Verdict::Firing(Box::new(firing(aggregate, phi, severity, limits)))]
+            }
             None => Vec::new(),
         }
     }
@@ -94,30 +142,33 @@ enum Lost {
 }
 
 /// Whether this rule fires now: what other rules then are consequences of.
-pub(super) fn fires(aggregate: &Aggregate) -> bool {
-    matches!(lost(aggregate), Some(Lost::Known(..)))
+pub(super) fn fires(aggregate: &Aggregate, limits: &Limits) -> bool {
+    matches!(lost(aggregate, limits), Some(Lost::Known(..)))
 }
 
-fn lost(aggregate: &Aggregate) -> Option<Lost> {
+fn lost(aggregate: &Aggregate, limits: &Limits) -> Option<Lost> {
     let steps = aggregate.weights.steps.iter().filter(|s| s.stepped.energy > 0.0).count();
     let stepped = stepped_in_low_precision(aggregate);
     let known = stepped.iter().any(|(_, change)| change.rounding.stepped.is_some());
-    if !known || broken_masters::optimizer_steps_the_model(aggregate) {
+    if !known || broken_masters::optimizer_steps_the_model(aggregate, limits) {
         return None;
     }
     let phi = aggregate.weights.fidelity(|s| s.stepped).phi()?;
-    if steps < FEWEST_STEPS {
+    if (steps as u64) < limits.count(&FEWEST_STEPS) {
         return Some(Lost::Waiting(steps));
     }
     let severity = match phi {
-        phi if !(HARMED..=OVERDRIVEN).contains(&phi) => Severity::Error,
-        phi if !(LOSING..=AMPLIFIED).contains(&phi) => Severity::Warning,
+        phi if phi < limits.of(&HARMED) || phi > limits.of(&OVERDRIVEN) => Severity::Error,
+        phi if phi < limits.of(&LOSING) || phi > limits.of(&AMPLIFIED) => Severity::Warning,
         _ => return None,
     };
+    // A run that learns all the same has lost little yet.
+    let learns = aggregate.losses.has_fallen_to(limits.of(&LEARNT)) == Some(true);
+    let severity = if learns { severity.min(Severity::Warning) } else { severity };
     Some(Lost::Known(phi, severity))
 }
 
-fn firing(aggregate: &Aggregate, phi: f64, severity: Severity) -> Firing {
+fn firing(aggregate: &Aggregate, phi: f64, severity: Severity, limits: &Limits) -> Firing {
     let sum = aggregate.weights.fidelity(|s| s.stepped);
     let worst = worst(aggregate, phi);
     Firing {
@@ -125,20 +176,20 @@ fn firing(aggregate: &Aggregate, phi: f64, severity: Severity) -> Firing {
         layer: String::new(),
         operator: String::new(),
         probe: Some(Probe::Update),
-        since: since(aggregate, phi),
+        since: since(aggregate, phi, limits),
         strength: if phi < 1.0 { 1.0 - phi } else { phi - 1.0 },
         evidence: evidence(aggregate, phi, &sum, &worst),
         explanation: explanation(aggregate, phi, &sum, &worst),
-        remedy: format!("{}.", step_masters(aggregate)).into(),
+        remedy: step_masters(aggregate, "."),
     }
 }
 
 /// The first of the latest steps that are all on the same side as the whole; where the latest is not, the window's first.
-fn since(aggregate: &Aggregate, phi: f64) -> u64 {
+fn since(aggregate: &Aggregate, phi: f64, limits: &Limits) -> u64 {
     let mut known: Vec<(u64, f64)> =
         aggregate.weights.steps.iter().filter_map(|s| Some((s.step, s.stepped.phi()?))).collect();
     known.reverse();
-    let is_lost = |&&(_, p): &&(u64, f64)| if phi < 1.0 { p < LOSING } else { p > AMPLIFIED };
+    let is_lost = |&&(_, p): &&(u64, f64)| if phi < 1.0 { p < limits.of(&LOSING) } else { p > limits.of(&AMPLIFIED) };
     let first = known.iter().take_while(is_lost).last().or(known.last());
     first.map_or(0, |&(step, _)| step)
 }

@@ -1,11 +1,13 @@
 //! The engine: feeds records to the aggregate and the rules, and keeps what they find.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use super::causes::{under_their_causes, weigh};
+use super::policy::Parted;
 use super::sight::judge;
-use super::{Finding, Firing, Limits, RuleInfo, Severity, Verdict, all};
+use super::{Accepted, Finding, Firing, Policy, RuleInfo, Severity, Verdict, all};
 use crate::aggregate::Aggregate;
 use crate::observation::Record;
 
@@ -49,9 +51,9 @@ pub struct Omitted {
 #[derive(Clone, Default)]
 pub struct Diagnosis {
     aggregate: Aggregate,
-    limits: Limits,
+    policy: Policy,
     /// Made anew when it is asked for and something has changed.
-    findings: OnceLock<Vec<Finding>>,
+    findings: OnceLock<Parted>,
     doubts: Vec<Doubt>,
     latched: BTreeMap<(&'static str, String), Latched>,
     omitted_layers: BTreeSet<(&'static str, String)>,
@@ -73,9 +75,14 @@ impl Diagnosis {
         Self::default()
     }
 
-    /// A diagnosis of nothing yet, under these thresholds.
-    pub fn under(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+    /// A diagnosis of nothing yet, under what somebody decided about the rules.
+    pub fn under(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// What was decided about the rules.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Adds one record; after a step, a note and the end, every rule is asked.
@@ -94,15 +101,22 @@ impl Diagnosis {
 
     /// What was found, without what follows from another finding: gravest first, then by onset, code and layer.
     pub fn findings(&self) -> &[Finding] {
+        &self.parted().standing
+    }
+
+    /// What was found and is accepted, in the order of the findings.
+    pub fn accepted(&self) -> &[Accepted] {
+        &self.parted().accepted
+    }
+
+    fn parted(&self) -> &Parted {
         self.findings.get_or_init(|| {
             let found = self.latched.values().map(|l| l.finding.clone()).collect();
-            let mut roots = under_their_causes(found, &self.aggregate);
-            roots.iter_mut().for_each(weigh);
-            roots.sort_by(|a, b| {
-                let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.onset_step, f.code);
-                key(a).cmp(&key(b)).then_with(|| a.layer.cmp(&b.layer))
-            });
-            roots
+            let mut parted = self.policy.part(under_their_causes(found, &self.aggregate));
+            parted.standing.iter_mut().for_each(weigh);
+            parted.standing.sort_by(|a, b| by_gravity(a).cmp(&by_gravity(b)));
+            parted.accepted.sort_by(|a, b| by_gravity(&a.finding).cmp(&by_gravity(&b.finding)));
+            parted
         })
     }
 
@@ -118,7 +132,7 @@ impl Diagnosis {
 
     /// The verdict on the run. A doubt of the instrument's family (0xx) makes it unknown; findings come first.
     pub fn health(&self) -> Health {
-        if self.latched.values().any(|l| l.finding.severity >= Severity::Warning) {
+        if self.findings().iter().any(|f| f.severity >= Severity::Warning) {
             Health::Findings
         } else if self.aggregate.instrument.full_steps == 0 || self.doubts.iter().any(|d| d.code.starts_with("AMP0")) {
             Health::Unknown
@@ -133,7 +147,10 @@ impl Diagnosis {
         self.findings.take();
         let now = self.aggregate.latest.as_ref().map_or(0, |s| s.index);
         for rule in all() {
-            for verdict in judge(*rule, &self.aggregate, &self.limits) {
+            if self.policy.is_off(rule.info().code) {
+                continue;
+            }
+            for verdict in judge(*rule, &self.aggregate, &self.policy.limits) {
                 match verdict {
                     Verdict::Quiet => {}
                     Verdict::Unsure(reason) => {
@@ -148,7 +165,9 @@ impl Diagnosis {
         }
     }
 
-    fn latch(&mut self, info: &RuleInfo, firing: Firing, now: u64) {
+    fn latch(&mut self, info: &RuleInfo, mut firing: Firing, now: u64) {
+        let Some(severity) = self.policy.severity(info.code, &firing.layer, firing.severity) else { return };
+        firing.severity = severity;
         let key = (info.code, firing.layer.clone());
         if let Some(latched) = self.latched.get_mut(&key) {
             return latched.renew(info, firing, now);
@@ -168,6 +187,11 @@ impl Diagnosis {
         self.omitted_layers.iter().for_each(|(code, _)| *counts.entry(code).or_default() += 1);
         self.omitted = counts.into_iter().map(|(code, layers)| Omitted { code, layers }).collect();
     }
+}
+
+/// Gravest first, then by onset, code and layer.
+fn by_gravity(finding: &Finding) -> (Reverse<Severity>, u64, &str, &str) {
+    (Reverse(finding.severity), finding.onset_step, finding.code, &finding.layer)
 }
 
 impl Latched {

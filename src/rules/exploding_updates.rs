@@ -32,42 +32,90 @@
 
 use super::text::{counted, measured, number};
 use super::update_advice::may_update;
-use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, WeightStep, Weights, median};
 use crate::observation::Probe;
 
+const NAME: &str = "exploding-updates";
 /// Factor by which the ratio jumps.
-const JUMP: f64 = 5.0;
+const JUMP: Threshold = Threshold::new(
+    NAME,
+    "jump",
+    5.0,
+    "factor",
+    "Batches and restarts of a schedule move the size of an update by less; a learning rate 20 times too high moved it 33 times and 2600 times.",
+);
 /// Below this no step undoes anything.
-const FLOOR: f64 = 0.01;
+const FLOOR: Threshold = Threshold::new(
+    NAME,
+    "least",
+    0.01,
+    "norm of the update over norm of the weights",
+    "Healthy runs have 0.011 or less at 99 % of their steps: below this no step undoes anything.",
+);
 /// Factor by which it exceeds what the run has borne before.
-const UNHEARD_OF: f64 = 2.0;
+const UNHEARD_OF: Threshold =
+    Threshold::new(NAME, "unheard-of", 2.0, "factor", "What the run has borne for three steps before it bears again.");
 /// Factor over what was before at which the jump still goes on.
-const GOES_ON: f64 = 3.0;
+const GOES_ON: Threshold =
+    Threshold::new(NAME, "goes-on", 3.0, "factor", "Over what was before: as long as it is so the jump goes on.");
 /// No healthy run keeps this.
-const LARGE: f64 = 0.05;
+const LARGE: Threshold = Threshold::new(
+    NAME,
+    "large",
+    0.05,
+    "norm of the update over norm of the weights",
+    "Healthy runs have up to 0.043 at the first step and keep nothing like it; a learning rate 30 times too high kept 0.07 to 0.22.",
+);
 /// Steps for which it is kept.
-const KEPT: usize = 8;
+const KEPT: Threshold = Threshold::new(
+    NAME,
+    "kept",
+    8.0,
+    "scanned steps in a row",
+    "Steps of a twentieth of a weight leave nothing of it after some dozens; the first two or three may be so large.",
+);
 /// Steps before a jump that it is measured against, and the fewest.
 const BEFORE: usize = 8;
-const FEWEST_BEFORE: usize = 4;
+const FEWEST_BEFORE: Threshold =
+    Threshold::new(NAME, "before", 4.0, "scanned steps", "A median of fewer says nothing of what is usual.");
 /// Losses after a jump that tell of its harm.
-const LOSSES_AFTER: usize = 3;
+const LOSSES_AFTER: Threshold =
+    Threshold::new(NAME, "losses-after", 3.0, "losses", "One batch with a large loss is no harm.");
 /// Part of the loss by which it rises when there is harm.
-const RISE: f64 = 0.2;
+const RISE: Threshold =
+    Threshold::new(NAME, "rise", 0.2, "share of the loss", "Noise of batches of 32 moves the median of three by less.");
 /// Part of the loss by which it falls when there is progress.
-const PROGRESS: f64 = 0.03;
+const PROGRESS: Threshold = Threshold::new(
+    NAME,
+    "progress",
+    0.03,
+    "share of the loss",
+    "A run that learns comes down by more within eight steps of this size.",
+);
 /// How many times their spread above the losses before.
-const SPREADS: f64 = 2.0;
+const SPREADS: Threshold = Threshold::new(
+    NAME,
+    "spreads",
+    2.0,
+    "spreads of the losses before",
+    "A noisy loss reaches its own spread by chance.",
+);
 /// An update of this part of the weights is on the safe side.
-const SOUND: f64 = 0.01;
+const SOUND: Threshold = Threshold::new(
+    NAME,
+    "sound",
+    0.01,
+    "norm of the update over norm of the weights",
+    "An update of 1 % of the weights is at the upper end of healthy runs; the learning rate that is named aims at it.",
+);
 
 /// See the page of the rule.
 pub struct ExplodingUpdates;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP403",
-    name: "exploding-updates",
+    name: NAME,
     severity: Severity::Error,
     summary: "Updates are so large that they undo what was learnt: the learning rate is too high, or a gradient exploded.",
     source: include_str!("exploding_updates.rs"),
@@ -79,11 +127,15 @@ impl Rule for ExplodingUpdates {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Scans { steps: FEWEST_BEFORE as u64 + 1, applies: may_update }
+        Needs::Scans { steps: FEWEST_BEFORE.default as u64 + 1, applies: may_update }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        let explosions = (0..aggregate.weights.steps.len()).filter_map(|at| explosion(aggregate, at));
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[JUMP, FLOOR, UNHEARD_OF, GOES_ON, LARGE, KEPT, FEWEST_BEFORE, LOSSES_AFTER, RISE, PROGRESS, SPREADS, SOUND]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        let explosions = (0..aggregate.weights.steps.len()).filter_map(|at| explosion(aggregate, at, limits));
         let mut firing = explosions.filter_map(|e| Some((e, e.harm(aggregate)?)));
         firing.next().map(|(e, harm)| Verdict::Firing(Box::new(e.firing(aggregate, harm)))).into_iter().collect()
     }
@@ -92,6 +144,7 @@ impl Rule for ExplodingUpdates {
 /// A step whose update was out of proportion.
 #[derive(Clone, Copy)]
 struct Explosion<'a> {
+    limits: &'a Limits,
     at: usize,
     step: &'a WeightStep,
     ratio: f64,
@@ -106,26 +159,27 @@ enum Harm {
     NoProgress(f64, f64),
 }
 
-fn explosion(aggregate: &Aggregate, at: usize) -> Option<Explosion<'_>> {
+fn explosion<'a>(aggregate: &'a Aggregate, at: usize, limits: &'a Limits) -> Option<Explosion<'a>> {
     let steps = &aggregate.weights.steps;
     let step = steps.get(at)?;
-    let ratio = step.energy_ratio.filter(|&r| r >= FLOOR)?;
+    let ratio = step.energy_ratio.filter(|&r| r >= limits.of(&FLOOR))?;
     let before: Vec<f64> = steps.range(..at).rev().take(BEFORE).filter_map(|s| s.energy_ratio).collect();
-    if before.len() >= FEWEST_BEFORE {
+    if before.len() as u64 >= limits.count(&FEWEST_BEFORE) {
         let usual = median(before.into_iter())?;
-        let jumped = ratio >= JUMP * usual && ratio >= UNHEARD_OF * step.highest_before;
-        return jumped.then(|| Explosion { at, step, ratio, before: Some((&steps[at - 1], usual)) });
+        let jumped = ratio >= limits.of(&JUMP) * usual && ratio >= limits.of(&UNHEARD_OF) * step.highest_before;
+        return jumped.then(|| Explosion { limits, at, step, ratio, before: Some((&steps[at - 1], usual)) });
     }
     // What the window has lost of its beginning is no beginning of the run.
     let is_beginning = aggregate.weights.stepped <= Weights::WINDOW as u64;
-    (is_beginning && ratio >= LARGE).then_some(Explosion { at, step, ratio, before: None })
+    (is_beginning && ratio >= limits.of(&LARGE)).then_some(Explosion { limits, at, step, ratio, before: None })
 }
 
 impl Explosion<'_> {
     /// What it did, while it goes on.
     fn harm(&self, aggregate: &Aggregate) -> Option<Harm> {
+        let limits = self.limits;
         let ratios = || aggregate.weights.steps.range(self.at..).rev().filter_map(|s| s.energy_ratio);
-        let least = self.before.map_or(LARGE, |(_, usual)| GOES_ON * usual);
+        let least = self.before.map_or(limits.of(&LARGE), |(_, usual)| limits.of(&GOES_ON) * usual);
         if ratios().next()? < least {
             return None;
         }
@@ -139,16 +193,17 @@ impl Explosion<'_> {
             return Some(Harm::NotFinite);
         }
         let usual = median(before.iter().copied())?;
-        if after.len() >= LOSSES_AFTER {
+        if after.len() as u64 >= limits.count(&LOSSES_AFTER) {
             let highest = before.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let now = median(after.iter().copied())?;
-            if now - usual > (RISE * usual.abs()).max(SPREADS * (highest - usual)) {
+            if now - usual > (limits.of(&RISE) * usual.abs()).max(limits.of(&SPREADS) * (highest - usual)) {
                 return Some(Harm::LossRose(usual, now));
             }
         }
-        let stays = ratios().count() >= KEPT && ratios().take(KEPT).all(|r| r >= LARGE);
-        let latest = median(after.iter().rev().take(BEFORE).copied()).filter(|_| after.len() >= KEPT)?;
-        (stays && latest > usual - PROGRESS * usual.abs()).then_some(Harm::NoProgress(usual, latest))
+        let kept = limits.count(&KEPT) as usize;
+        let stays = ratios().count() >= kept && ratios().take(kept).all(|r| r >= limits.of(&LARGE));
+        let latest = median(after.iter().rev().take(BEFORE).copied()).filter(|_| after.len() >= kept)?;
+        (stays && latest > usual - limits.of(&PROGRESS) * usual.abs()).then_some(Harm::NoProgress(usual, latest))
     }
 
     /// Whether forward has overflowed since, and had not before.
@@ -169,7 +224,7 @@ impl Explosion<'_> {
             strength: self.ratio,
             evidence: self.evidence(harm),
             explanation: format!("{} {} {}", self.what(), cause.text(), what_followed(harm)),
-            remedy: self.remedy(aggregate, &cause).into(),
+            remedy: self.remedy(aggregate, &cause),
         }
     }
 
@@ -203,48 +258,53 @@ impl Explosion<'_> {
 
     fn cause(&self) -> Cause {
         let Some((before, _)) = self.before else { return Cause::TooHighFromTheStart(self.step.lr) };
+        let goes_on = self.limits.of(&GOES_ON);
         let rose = |now: Option<f64>, then: Option<f64>| Some((then.filter(|&x| x > 0.0)?, now?));
         let lr = rose(self.step.lr, before.lr);
         let gradient = rose(self.step.gradient_norm, before.gradient_norm);
         match (lr, gradient) {
-            (Some((from, to)), _) if to > GOES_ON * from => Cause::LearningRate(from, to),
-            (_, Some((from, to))) if to > GOES_ON * from => Cause::Gradient(from, to),
+            (Some((from, to)), _) if to > goes_on * from => Cause::LearningRate(from, to),
+            (_, Some((from, to))) if to > goes_on * from => Cause::Gradient(from, to),
             (Some((lr, _)), _) => Cause::Unknown(Some(lr)),
             (None, _) => Cause::Unknown(None),
         }
     }
 
-    fn remedy(&self, aggregate: &Aggregate, cause: &Cause) -> String {
-        let factor = self.ratio / self.before.map_or(SOUND, |(_, usual)| usual.clamp(SOUND / JUMP, SOUND));
-        let lower = |lr: f64| number(one_digit(lr / factor));
+    fn remedy(&self, aggregate: &Aggregate, cause: &Cause) -> Remedy {
+        let (sound, jump) = (self.limits.of(&SOUND), self.limits.of(&JUMP));
+        let factor = self.ratio / self.before.map_or(sound, |(_, usual)| usual.clamp(sound / jump, sound));
+        let lower = |lr: f64| one_digit(lr / factor);
         match *cause {
-            Cause::LearningRate(from, to) => format!(
+            Cause::LearningRate(from, to) => Remedy::from(format!(
                 "Do not raise the learning rate from {} to {} at step {}: the run bore {}. If it must rise, let it rise over some hundred steps.",
                 number(from),
                 number(to),
                 self.step.step,
                 number(from)
-            ),
+            ))
+            .set("lr", from),
             Cause::Gradient(from, _) => {
                 let unscale =
                     if aggregate.scaler_config.is_some() { ", after `scaler.unscale(&mut opt)?`" } else { "" };
-                format!(
+                Remedy::from(format!(
                     "Clip the gradient's norm{unscale}: `opt.clip_grad_norm({})`; it was {} before. Look at the batch of step {}.",
                     number(one_digit(2.0 * from)),
                     number(from),
                     self.step.step
-                )
+                ))
+                .set("clip", one_digit(2.0 * from))
             }
-            Cause::TooHighFromTheStart(Some(lr)) | Cause::Unknown(Some(lr)) => format!(
+            Cause::TooHighFromTheStart(Some(lr)) | Cause::Unknown(Some(lr)) => Remedy::from(format!(
                 "Lower the learning rate from {} to about {}: an update is then 1 % of the weights or less. Warm up over the first steps.",
                 number(lr),
-                lower(lr)
-            ),
-            Cause::TooHighFromTheStart(None) | Cause::Unknown(None) => format!(
+                number(lower(lr))
+            ))
+            .set("lr", lower(lr)),
+            Cause::TooHighFromTheStart(None) | Cause::Unknown(None) => Remedy::from(format!(
                 "Lower the learning rate by a factor of about {}: an update is then 1 % of the weights or less. `doctor.lr(lr)` tells the doctor of it, and when it \
                  changes.",
                 number(factor.ceil())
-            ),
+            )),
         }
     }
 }

@@ -33,37 +33,78 @@
 use super::non_finite_origin::is_pole_of_derivative;
 use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
 use super::scaling::Scaling;
+use super::static_scale_wrong::MOST;
 use super::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
-use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
 use crate::observation::Probe;
 use crate::scan::Dtype;
 
+const NAME: &str = "gradient-overflow";
 /// Octaves that the scale must fall in one streak.
-const FALLEN_OCTAVES: f64 = 8.0;
+const FALLEN_OCTAVES: Threshold = Threshold::new(
+    NAME,
+    "fallen",
+    8.0,
+    "octaves",
+    "From 65536 a scaler needs up to 16 halvings to find its place, in more than one streak; one layer that overflows far above the rest took 15 to 36 in one.",
+);
 /// And the scale at which it must have arrived: from Megatron's 2^32 a descent of more than 8 octaves is calibration.
-const FALLEN_TO: f64 = 256.0;
+const FALLEN_TO: Threshold = Threshold::new(
+    NAME,
+    "fallen-to",
+    256.0,
+    "loss scale",
+    "From 2^32, where Megatron begins, a descent of 8 octaves is calibration: it must also have led to 2^8.",
+);
 /// Below this no gradient that starts at 1 at the loss can still be too large because of the scale.
 const NO_SCALE_LEFT: f64 = 1.0;
 /// An overflow recedes when its share of elements falls by a tenth: one that no scale cures keeps its elements.
-const RECEDING: f64 = 0.9;
+const RECEDING: Threshold = Threshold::new(
+    NAME,
+    "receding",
+    0.9,
+    "share of the elements that overflowed first",
+    "The overflow of a scale that is too high recedes with each halving; that of a layer which no scale cures keeps its elements.",
+);
 /// Steps looked back at under a static scale.
 const LOOK_BACK: u32 = 32;
 /// Of those, steps that must have overflowed.
-const REPEATED: u32 = 3;
+const REPEATED: Threshold = Threshold::new(
+    NAME,
+    "repeated",
+    3.0,
+    "steps of the latest 32",
+    "One batch in its life may overflow at any static scale; three in 32 steps go on.",
+);
 /// Steps at the beginning that say nothing: as many as a dynamic scaler may take to find its place. Gradients are largest there, and fall.
-const CALIBRATION: u64 = 16;
+const CALIBRATION: Threshold = Threshold::new(
+    NAME,
+    "calibration",
+    16.0,
+    "steps",
+    "A dynamic scaler takes up to 16 to find its place, and gradients are largest at the beginning.",
+);
+/// Steps at which a gradient that nobody sets to zero has grown, each time, and by what factor in all.
+const GROWING_STEPS: usize = 6;
+const GROWN: f64 = 1.5;
 /// Octaves to lower a scale by at a time where it is not known how far it has to fall.
 const BLIND_OCTAVES: i32 = 8;
 /// One bit below FP16's end.
-const NEAR: f64 = 32768.0;
+const NEAR: Threshold = Threshold::new(
+    NAME,
+    "near",
+    32768.0,
+    "magnitude",
+    "2^15, one bit below the end of FP16, where no dynamic scaler gives way.",
+);
 
 /// See the page of the rule.
 pub struct GradientOverflow;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP202",
-    name: "gradient-overflow",
+    name: NAME,
     severity: Severity::Error,
     summary: "Gradients exceed 65504 in FP16 while forward is finite, and it is no calibration of the scale.",
     source: include_str!("gradient_overflow.rs"),
@@ -74,16 +115,24 @@ impl Rule for GradientOverflow {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[FALLEN_OCTAVES, FALLEN_TO, RECEDING, REPEATED, CALIBRATION, NEAR]
+    }
+
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["near"]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !aggregate.has_fp16_gradients() {
             return Vec::new();
         }
-        let found = overflow(aggregate).or_else(|| near(aggregate));
+        let found = overflow(aggregate, limits).or_else(|| near(aggregate, limits));
         found.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
 
-fn overflow(aggregate: &Aggregate) -> Option<Firing> {
+fn overflow(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
     let origin = streak.last_origin.or(streak.first_origin);
     if origin.is_some_and(|o| !is_overflow(aggregate, &o)) {
@@ -91,17 +140,19 @@ fn overflow(aggregate: &Aggregate) -> Option<Firing> {
     }
     match Scaling::of(aggregate) {
         Scaling::None => origin.map(|o| without_scaler(aggregate, &o)),
-        Scaling::Static if scale_too_high(aggregate).is_some() => None,
-        Scaling::Static => repeated(aggregate).map(|(since, n)| static_scale(aggregate, origin.as_ref(), since, n)),
+        Scaling::Static if scale_too_high(aggregate, limits).is_some() => None,
+        Scaling::Static => {
+            repeated(aggregate, limits).map(|(since, n)| static_scale(aggregate, origin.as_ref(), since, n))
+        }
         Scaling::AtCeiling | Scaling::Dynamic => {
-            falling(&streak).map(|severity| dynamic(aggregate, &streak, origin.as_ref(), severity))
+            falling(&streak, limits).map(|severity| dynamic(aggregate, &streak, origin.as_ref(), severity))
         }
     }
 }
 
 /// A static scale at which most of the latest steps overflow, or one overflows that nothing withholds, while a lower one would do: what rule
 /// `static-scale-wrong` then says, in place of this one.
-pub(super) fn scale_too_high(aggregate: &Aggregate) -> Option<Firing> {
+pub(super) fn scale_too_high(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
     let origin = streak.last_origin.or(streak.first_origin);
     // Unseen, it may as well be a NaN that no scale makes.
@@ -111,7 +162,7 @@ pub(super) fn scale_too_high(aggregate: &Aggregate) -> Option<Firing> {
     let now = aggregate.latest.as_ref()?.loss_scale?;
     let remedy = lower_beyond_overflow(aggregate, origin.as_ref(), now).ok()?;
     let seen = (aggregate.non_finite.latest_step + 1).min(u64::from(LOOK_BACK));
-    let most = repeated(aggregate).filter(|(_, times)| 2 * u64::from(*times) > seen);
+    let most = repeated(aggregate, limits).filter(|(_, times)| f64::from(*times) > limits.of(&MOST) * seen as f64);
     let is_checked = aggregate.scaler_config.is_some();
     let (since, what) = match (most, is_checked) {
         (Some((since, times)), true) => (
@@ -147,12 +198,13 @@ fn is_overflow(aggregate: &Aggregate, origin: &Origin) -> bool {
 }
 
 /// How often the last steps overflowed and since when, if often enough. Skips from the first step on that have ended by themselves do not count.
-fn repeated(aggregate: &Aggregate) -> Option<(u64, u32)> {
+fn repeated(aggregate: &Aggregate, limits: &Limits) -> Option<(u64, u32)> {
     let nf = &aggregate.non_finite;
     let bad = without_beginning(nf.recent_bad, nf.latest_step) & ((1 << LOOK_BACK) - 1);
     let times = bad.count_ones();
     let since = nf.latest_step.saturating_sub(u64::from(bad.checked_ilog2()?));
-    (nf.latest_step >= CALIBRATION && times >= REPEATED).then_some((since, times))
+    (nf.latest_step >= limits.count(&CALIBRATION) && u64::from(times) >= limits.count(&REPEATED))
+        .then_some((since, times))
 }
 
 /// Bit 0 is step `latest`, bit `latest` the first of the run: without the bits from there on, unless all steps until now are set.
@@ -162,16 +214,18 @@ fn without_beginning(bad: u64, latest: u64) -> u64 {
     if u64::from(beginning) > latest { bad } else { bad & (u64::MAX >> above >> beginning) }
 }
 
-fn falling(streak: &Streak) -> Option<Severity> {
+fn falling(streak: &Streak, limits: &Limits) -> Option<Severity> {
     let scale = streak.last_scale?;
-    if streak.octaves_fallen() < FALLEN_OCTAVES || scale > FALLEN_TO {
+    if streak.octaves_fallen() < limits.of(&FALLEN_OCTAVES) || scale > limits.of(&FALLEN_TO) {
         return None;
     }
     if scale < NO_SCALE_LEFT {
         return Some(Severity::Error);
     }
     let recedes = match (streak.first_origin, streak.last_origin) {
-        (Some(first), Some(last)) => first.site != last.site || bad_share(&last) <= RECEDING * bad_share(&first),
+        (Some(first), Some(last)) => {
+            first.site != last.site || bad_share(&last) <= limits.of(&RECEDING) * bad_share(&first)
+        }
         _ => false,
     };
     (!recedes).then_some(Severity::Warning)
@@ -183,10 +237,11 @@ fn bad_share(origin: &Origin) -> f64 {
 
 fn without_scaler(aggregate: &Aggregate, origin: &Origin) -> Firing {
     let what = "There is no loss scaler to withhold the step, so the infinity goes into the weights.";
-    let remedy = format!(
+    let text = format!(
         "Use a dynamic `GradScaler`: it withholds such a step. If it still happens at a scale of 1, the gradient itself is too large for FP16: {}.",
-        change_layer(aggregate, Some(origin))
+        change_layer(aggregate, Some(origin)).text
     );
+    let remedy = Remedy::from(text).set("scaler", "dynamic");
     firing(aggregate, Some(origin), Severity::Error, origin.step, 1.0, vec![], what.into(), remedy)
 }
 
@@ -197,6 +252,7 @@ fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, time
         scale(now)
     );
     let remedy = lower_beyond_overflow(aggregate, origin, now).unwrap_or_else(|otherwise| otherwise);
+    let remedy = remedy.reworded(|text| forgotten(aggregate) + &text);
     let evidence = vec![counted("overflowing_steps_of_last_32", times.into()), measured("loss_scale", now)];
     firing(aggregate, origin, Severity::Error, since, f64::from(times), evidence, what, remedy)
 }
@@ -216,10 +272,13 @@ fn dynamic(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>, seve
         measured("loss_scale", last),
         measured("octaves_fallen", streak.octaves_fallen()),
     ];
-    let remedy = format!(
-        "{}. Until then a floor for the scale keeps the other layers alive.",
-        sentence(change_layer(aggregate, origin))
-    );
+    let remedy = change_layer(aggregate, origin).reworded(|change| {
+        format!(
+            "{}{}. Until then a floor for the scale keeps the other layers alive.",
+            forgotten(aggregate),
+            sentence(change)
+        )
+    });
     firing(aggregate, origin, severity, streak.first_step, streak.octaves_fallen(), evidence, what, remedy)
 }
 
@@ -232,7 +291,7 @@ fn firing(
     strength: f64,
     mut evidence: Vec<Evidence>,
     what: String,
-    remedy: String,
+    remedy: Remedy,
 ) -> Firing {
     let summary = origin.and_then(|o| aggregate.site(o.site));
     evidence.extend(origin.iter().flat_map(|o| {
@@ -248,7 +307,7 @@ fn firing(
         strength,
         evidence,
         explanation: format!("{} {what}", beginning(aggregate, origin, summary)),
-        remedy: remedy.into(),
+        remedy,
     }
 }
 
@@ -266,21 +325,37 @@ fn beginning(aggregate: &Aggregate, origin: Option<&Origin>, summary: Option<&Si
     )
 }
 
-fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> String {
+fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> Remedy {
     let Some(site) = origin.and_then(|o| aggregate.site(o.site)).map(|s| &s.site) else {
         return "set `every(1)` to see which layer overflows, then keep it in FP32 or BF16".into();
     };
     let via = origin.and_then(|o| o.via).and_then(|id| aggregate.site(id)).map_or(site, |s| &s.site);
-    format!(
+    let text = format!(
         "keep `{}` of layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward",
         if via.operator.is_empty() { "the product" } else { &via.operator },
         layer_name(via)
-    )
+    );
+    Remedy::from(text).in_fp32(&via.layer)
+}
+
+/// Where the gradient has grown at every one of the latest steps: the first thing to look for, before any layer.
+fn forgotten(aggregate: &Aggregate) -> String {
+    let norms: Vec<f64> =
+        aggregate.weights.steps.iter().rev().take(GROWING_STEPS).filter_map(|s| s.gradient_norm).collect();
+    let (Some(&now), Some(&before)) = (norms.first(), norms.last()) else { return String::new() };
+    let grows = norms.len() == GROWING_STEPS && norms.windows(2).all(|w| w[0] > w[1]) && now > GROWN * before;
+    let text = format!(
+        "The gradient grew at each of the last {GROWING_STEPS} steps, its norm from {} to {}, as it does where it is not set to zero between steps: look for a missing \
+         `opt.zero_grad()` first. ",
+        number(before),
+        number(now)
+    );
+    if grows { text } else { String::new() }
 }
 
 /// What to do about the scale where gradients were infinite, so that how large they are is not known; else, where a lower one does not help, what to
 /// change.
-fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> Result<String, String> {
+fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> Result<Remedy, Remedy> {
     // The more elements overflowed, the further the largest lies beyond: an octave for each four times as many, and two to spare.
     let infinite = origin.map_or(1.0, |o| o.inf.max(1) as f64);
     let octaves = 2 + (infinite.log2() / 2.0).ceil() as i32;
@@ -293,11 +368,11 @@ fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f6
     let lowest = advice.as_ref().filter(|a| a.lowest.is_some()).map_or(i32::MIN, |a| a.window.low);
     if lowest > from - octaves {
         let blamed = origin.and_then(|o| aggregate.site(o.site)).map_or(Blamed::Nobody, Blamed::TooLarge);
-        return Err(advice.map_or(String::new(), |a| format!("{}.", sentence(a.layer_to_fix(blamed)))));
+        return Err(advice.map_or_else(Remedy::default, |a| a.layer_to_fix(blamed).reworded(|fix| sentence(fix) + ".")));
     }
     let exponent = wanted.max(lowest);
     match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
-        Some(_) if unknown > 0 => Ok(format!(
+        Some(_) if unknown > 0 => Ok(Remedy::from(format!(
             "Use a dynamic scaler: `GradScaler::default()` finds the scale by itself. Which one it is cannot be told from here: at {} {} infinite whenever \
              scanned, and how large a value is beyond 65504 FP16 does not say. To keep the scale static, lower it by 2^{} at a time, first to {}, and check \
              again.",
@@ -305,15 +380,16 @@ fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f6
             if unknown == 1 { "one gradient was".into() } else { format!("{unknown} gradients were") },
             from - exponent,
             scale(f64::from(exponent).exp2()),
-        )),
-        Some(set) => Ok(format!(
+        ))
+        .set("scaler", "dynamic")),
+        Some(set) => Ok(set.reworded(|set| format!(
             "{}. That is {} octaves below the scale at which {} of it overflowed. It is a guess, for how large they were FP16 cannot tell; a dynamic \
              scaler (`GradScaler::default()`) finds the scale by itself.",
             sentence(set),
             from - exponent,
             count(infinite as usize, "element"),
-        )),
-        None => Err(format!("{}.", sentence(change_layer(aggregate, origin)))),
+        ))),
+        None => Err(change_layer(aggregate, origin).reworded(|change| sentence(change) + ".")),
     }
 }
 
@@ -325,25 +401,29 @@ fn never_finite(aggregate: &Aggregate) -> usize {
 }
 
 /// The scale to set where the largest gradient is known.
-fn lower(aggregate: &Aggregate, now: f64) -> String {
-    let Some(advice) = ScaleAdvice::of(aggregate) else { return String::new() };
-    match advice.exponent() {
-        Some(exponent) => match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
-            Some(set) => format!("{}: {}.", sentence(set), headroom(&advice, exponent)),
-            None => "Let the scale be dynamic: a step that overflows is then withheld.".into(),
-        },
-        None => format!("{}.", sentence(advice.layer_to_fix(Blamed::Nobody))),
+fn lower(aggregate: &Aggregate, now: f64) -> Remedy {
+    let Some(advice) = ScaleAdvice::of(aggregate) else { return Remedy::default() };
+    let Some(exponent) = advice.exponent() else {
+        return advice.layer_to_fix(Blamed::Nobody).reworded(|fix| sentence(fix) + ".");
+    };
+    match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
+        Some(set) => set.reworded(|set| format!("{}: {}.", sentence(set), headroom(&advice, exponent))),
+        None => {
+            Remedy::from("Let the scale be dynamic: a step that overflows is then withheld.").set("scaler", "dynamic")
+        }
     }
 }
 
 /// A gradient one bit from the end where no dynamic scaler probes it on purpose.
-fn near(aggregate: &Aggregate) -> Option<Firing> {
+fn near(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     // While another gradient is infinite this one is no news, and how high a scale may be is not known.
     let probed = matches!(Scaling::of(aggregate), Scaling::Dynamic | Scaling::AtCeiling);
     if probed || aggregate.non_finite.streak.is_some() {
         return None;
     }
-    let is_near = |s: &SiteSummary, max: f64| s.site.dtype == Dtype::F16 && s.site.probe.is_gradient() && max > NEAR;
+    let is_near = |s: &SiteSummary, max: f64| {
+        s.site.dtype == Dtype::F16 && s.site.probe.is_gradient() && max > limits.at(&NEAR, &s.site.layer)
+    };
     let (observation, summary) =
         aggregate.latest_observations().find(|(o, s)| o.stats.non_finite() == 0 && is_near(s, o.stats.max_abs))?;
     let step = aggregate.latest.as_ref()?;
@@ -352,10 +432,7 @@ fn near(aggregate: &Aggregate) -> Option<Firing> {
     let remedy = if Scaling::of(aggregate) == Scaling::Static {
         lower(aggregate, now)
     } else {
-        format!(
-            "Use a dynamic `GradScaler`: it withholds a step that overflows. Or {}.",
-            change_layer(aggregate, None::<&Origin>)
-        )
+        Remedy::from("Use a dynamic `GradScaler`: it withholds a step that overflows.").set("scaler", "dynamic")
     };
     Some(Firing {
         severity: Severity::Warning,
@@ -372,7 +449,7 @@ fn near(aggregate: &Aggregate) -> Option<Firing> {
             power_of_two(max_abs),
             if step.loss_scale.is_some() { "a static scale never" } else { "without a scaler nothing" }
         ),
-        remedy: remedy.into(),
+        remedy,
     })
 }
 

@@ -46,8 +46,8 @@
 //! that is satisfied. Behind a forward that overflowed. After the scale collapsed because of non-finite gradients: then
 //! these are the fault, and rule `non-finite-origin` or `gradient-overflow` names it.
 
-use super::underflow::{Cause, SAMPLES, Seen, may_have_fp16_gradients, see};
-use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::underflow::{Cause, SAMPLES, Seen, THRESHOLDS, may_have_fp16_gradients, see};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
 
 /// See the page of the rule.
@@ -70,8 +70,16 @@ impl Rule for GradientUnderflow {
         Needs::Scans { steps: SAMPLES as u64, applies: may_have_fp16_gradients }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        match see(aggregate) {
+    fn thresholds(&self) -> &'static [Threshold] {
+        THRESHOLDS
+    }
+
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["layer-harmed"]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        match see(aggregate, limits) {
             Seen::Fault(Cause::Other, firing) => vec![Verdict::Firing(firing)],
             Seen::Nothing(Some(samples)) => {
                 vec![Verdict::Unsure(format!(

@@ -24,21 +24,34 @@
 
 use super::text::{counted, measured, number, share};
 use super::update_advice::{format_name, is_low, may_step, step_masters, stepped_in_low_precision};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict, broken_masters, dead_updates};
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
 
+const NAME: &str = "lost-weight-decay";
 /// Scanned steps with a decay before anything is said.
-const FEWEST_STEPS: usize = 5;
+const FEWEST_STEPS: Threshold = Threshold::new(
+    NAME,
+    "fewest",
+    5.0,
+    "scanned steps",
+    "Phi is summed over the latest 32; below five one step decides it.",
+);
 /// Phi of the decay at which most of it is gone.
-const LOST: f64 = 0.5;
+const LOST: Threshold = Threshold::new(
+    NAME,
+    "lost",
+    0.5,
+    "phi of the decay",
+    "Half of the energy of the decay is gone; where FP32 keeps it phi is 1, with w = 0.5 and lr * decay = 1e-6 in FP16 it is 0.",
+);
 
 /// See the page of the rule.
 pub struct LostWeightDecay;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP404",
-    name: "lost-weight-decay",
+    name: NAME,
     severity: Severity::Warning,
     summary: "FP16 or BF16 parameters round their weight decay away: the run is trained without it.",
     source: include_str!("lost_weight_decay.rs"),
@@ -50,19 +63,25 @@ impl Rule for LostWeightDecay {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Scans { steps: FEWEST_STEPS as u64, applies: |a| may_step(a, is_low) }
+        Needs::Scans { steps: FEWEST_STEPS.default as u64, applies: |a| may_step(a, is_low) }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[FEWEST_STEPS, LOST]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        firing(aggregate, limits).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
 
-fn firing(aggregate: &Aggregate) -> Option<Firing> {
+fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let with_decay = || aggregate.weights.steps.iter().filter(|s| s.decay.energy > 0.0);
     let decay = aggregate.weights.fidelity(|s| s.decay);
-    let phi = decay.phi().filter(|&phi| phi < LOST && with_decay().count() >= FEWEST_STEPS)?;
-    if dead_updates::fires(aggregate) || broken_masters::optimizer_steps_the_model(aggregate) {
+    let phi = decay
+        .phi()
+        .filter(|&phi| phi < limits.of(&LOST) && with_decay().count() as u64 >= limits.count(&FEWEST_STEPS))?;
+    if dead_updates::fires(aggregate, limits) || broken_masters::optimizer_steps_the_model(aggregate, limits) {
         return None;
     }
     let stepped = stepped_in_low_precision(aggregate);
@@ -91,11 +110,10 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
             number(phi),
             share(dead),
         ),
-        remedy: format!(
-            "{}: copies in FP32 are decayed as you asked. Or do without: a decay of 0 trains the same.",
-            step_masters(aggregate)
-        )
-        .into(),
+        remedy: step_masters(
+            aggregate,
+            ": copies in FP32 are decayed as you asked. Or do without: a decay of 0 trains the same.",
+        ),
     })
 }
 

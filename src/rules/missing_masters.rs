@@ -22,7 +22,7 @@
 use super::recipe_mistake::{Telling, judge, named};
 use super::text::said;
 use super::update_advice::step_masters;
-use super::{Limits, Needs, Remedy, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Mistake};
 
 /// See the page of the rule.
@@ -57,11 +57,10 @@ impl Rule for MissingMasters {
                     sighting.first,
                     named(parameters)
                 ),
-                remedy: Remedy::from(format!(
-                    "{}. Or leave the VarStore in FP32 (no `vs.half()`) and run forward under `autocast`.",
-                    step_masters(aggregate)
-                ))
-                .set("precision", "fp16-masters"),
+                remedy: step_masters(
+                    aggregate,
+                    ". Or leave the VarStore in FP32 (no `vs.half()`) and run forward under `autocast`.",
+                ),
             })
         })
     }

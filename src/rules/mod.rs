@@ -28,7 +28,9 @@ mod no_loss_scale;
 mod non_finite_optimizer_state;
 mod non_finite_origin;
 mod nothing_observed;
+mod pattern;
 mod poisoned_buffer;
+mod policy;
 mod recipe_mistake;
 mod registry;
 mod remedy;
@@ -69,7 +71,9 @@ pub mod whatif;
 
 pub use diagnosis::{Diagnosis, Doubt, Health, Omitted};
 pub use finding::{Evidence, Finding, Severity, Value};
-pub use limits::{Limits, Threshold};
+pub use limits::{Limit, Limits, Threshold};
+pub use pattern::Pattern;
+pub use policy::{Accepted, Allow, Level, Policy};
 pub use registry::{all, find};
 pub use remedy::{Remedy, Setting};
 pub use sight::{Needs, Standing, standing};
@@ -136,6 +140,10 @@ pub trait Rule: Sync {
     }
     /// The numbers it compares with, by name.
     fn thresholds(&self) -> &'static [Threshold] {
+        &[]
+    }
+    /// The names of those thresholds that may differ from layer to layer: it reads them with [`Limits::at`].
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
         &[]
     }
     /// What it says now, under the thresholds in `limits`; called after every step. An empty list is quiet.

@@ -14,6 +14,8 @@
 //! * **Error**: Ehat, the predicted error of the direction, is above 1e-3 in the median gradient.
 //! * **Warning**: it is above 1e-4, or above 1e-2 in one layer, or the largest value of more than half of the gradients lies below 2^-14.
 //!
+//! * **Information**: the last of these, where Ehat is below 5e-7 in all of them: nothing to speak of is lost yet.
+//!
 //! And there is a scale at which all gradients that were seen are well: where none is, a layer is to blame, and `gradient-underflow` names it.
 //!
 //! ## What to do
@@ -27,15 +29,25 @@
 
 use super::scaling::Scaling;
 use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};
-use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
+
+const NAME: &str = "no-loss-scale";
+/// What gradients below 2^-14 have lost where that is no matter.
+const NEGLIGIBLE: Threshold = Threshold::new(
+    NAME,
+    "negligible",
+    5e-7,
+    "Ehat, predicted 1 - cosine",
+    "Gradients that lie below 2^-14 by an octave or two have lost less than 1e-6 of their direction, and runs with that ended as FP32 did: worth a word only.",
+);
 
 /// See the page of the rule.
 pub struct NoLossScale;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP308",
-    name: "no-loss-scale",
+    name: NAME,
     severity: Severity::Error,
     summary: "FP16 gradients underflow because the loss is not scaled.",
     source: include_str!("no_loss_scale.rs"),
@@ -50,11 +62,21 @@ impl Rule for NoLossScale {
         Needs::Scans { steps: SAMPLES as u64, applies: |a| may_have_fp16_gradients(a) && is_unscaled(a) }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[NEGLIGIBLE]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !is_unscaled(aggregate) {
             return Vec::new();
         }
-        fault_of(aggregate, Cause::NoScale).map(Verdict::Firing).into_iter().collect()
+        let mut fault = fault_of(aggregate, Cause::NoScale, limits);
+        if let Some(firing) = &mut fault
+            && firing.strength < limits.of(&NEGLIGIBLE)
+        {
+            firing.severity = Severity::Info;
+        }
+        fault.map(Verdict::Firing).into_iter().collect()
     }
 }
 

@@ -31,32 +31,55 @@
 //! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so. On a softmax over a row that a mask filled as a whole: rule `masked-row`. Buffers are rule
 //! `poisoned-buffer`'s.
 
-use super::text::{base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
-use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, masked_row, vanishing_eps};
+use super::text::{INPUT, base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
+use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict, masked_row, vanishing_eps};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
 use crate::observation::{Probe, ScalerEvent, Site, Tier};
 
+const NAME: &str = "non-finite-origin";
 /// Ratio of the scales between which a NaN must persist: 2^8.
-const INDEPENDENT_RATIO: f64 = 256.0;
+const INDEPENDENT_RATIO: Threshold = Threshold::new(
+    NAME,
+    "independent",
+    256.0,
+    "ratio of scales",
+    "2^8: a NaN that is there at two scales so far apart is not made by the scale.",
+);
 /// Below this no scale can be the cause.
 const NO_SCALE_LEFT: f64 = 1.0;
 /// Times that a gradient with 8 octaves of headroom must turn NaN: one could be a freak batch.
-const REPEATED: u64 = 2;
+const REPEATED: Threshold = Threshold::new(
+    NAME,
+    "repeated",
+    2.0,
+    "times",
+    "A gradient with 8 octaves of headroom that turns NaN once may be a freak batch.",
+);
 /// Times in 32 steps under a static scale.
-const REPEATED_STATIC: u32 = 3;
+const REPEATED_STATIC: Threshold = Threshold::new(
+    NAME,
+    "repeated-static",
+    3.0,
+    "times in 32 steps",
+    "At a static scale the scale cannot be told from the batch by moving.",
+);
 /// Steps in a row with a non-finite loss that need no scan to be a fault.
-const LOSS_STEPS: u64 = 3;
+const LOSS_STEPS: Threshold = Threshold::new(
+    NAME,
+    "loss-steps",
+    3.0,
+    "steps in a row",
+    "A loss that is not finite so often is a fault, seen or not; one may be scanned at the next step.",
+);
 /// Operators whose derivative is infinite where they give zero.
 const ROOTS: [&str; 5] = ["sqrt", "norm", "linalg_vector_norm", "std", "cdist"];
-/// The layer of what no parameter has touched.
-const INPUT: &str = "input";
 
 /// See the page of the rule.
 pub struct NonFiniteOrigin;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP501",
-    name: "non-finite-origin",
+    name: NAME,
     severity: Severity::Error,
     summary: "The first operator that made a NaN or an infinity, not because of the loss scale.",
     source: include_str!("non_finite_origin.rs"),
@@ -67,18 +90,26 @@ impl Rule for NonFiniteOrigin {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        if let Some(unsure) = waits_for_a_scan(aggregate) {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[INDEPENDENT_RATIO, REPEATED, REPEATED_STATIC, LOSS_STEPS]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        if let Some(unsure) = waits_for_a_scan(aggregate, limits) {
             return vec![Verdict::Unsure(unsure)];
         }
         if masked_row::origin(aggregate).is_some() {
             return Vec::new();
         }
-        let first = forward(aggregate)
-            .or_else(|| brought_in(aggregate))
-            .or_else(|| parameter(aggregate))
-            .or_else(|| backward(aggregate))
-            .or_else(|| loss(aggregate));
+        // Between two scans nothing new is seen: then it was last seen at the scan before.
+        let is_seen_now = aggregate.non_finite.is_of_latest_step(aggregate.latest.as_ref());
+        let seen = || is_seen_now.then_some(aggregate);
+        let first = seen()
+            .and_then(forward)
+            .or_else(|| seen().and_then(brought_in))
+            .or_else(|| seen().and_then(parameter))
+            .or_else(|| seen().and_then(|aggregate| backward(aggregate, limits)))
+            .or_else(|| loss(aggregate, limits));
         first.into_iter().map(|f| Verdict::Firing(Box::new(f))).collect()
     }
 }
@@ -102,13 +133,14 @@ fn forward(aggregate: &Aggregate) -> Option<Firing> {
                 "data" => "the run's input data (what is fed to the model)".to_string(),
                 operator => format!("`{operator}`, which prepares it"),
             };
-            format!("Look at the batch of step {}, and at {prepared_by}.", origin.step)
+            format!("Look at the batch of step {}, and at {prepared_by}.", origin.step).into()
         }
         (_, true) => format!(
             "Leave at least one element unmasked in every row that `{}` of layer `{}` normalises, or write a finite number (-3e4) in place of -inf.",
             site.operator,
             layer_name(site)
-        ),
+        )
+        .into(),
         _ => advice_for(site, &origin),
     };
     let onset = aggregate.non_finite.onset(&origin);
@@ -226,7 +258,7 @@ fn ruinous_update<'a>(aggregate: &'a Aggregate, parameter: &Site) -> Option<&'a 
         .find(|s| s.site.layer == parameter.layer && s.site.tensor == parameter.tensor)
 }
 
-fn backward(aggregate: &Aggregate) -> Option<Firing> {
+fn backward(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let nf = &aggregate.non_finite;
     if reached_no_parameter(aggregate) {
         return None;
@@ -234,7 +266,7 @@ fn backward(aggregate: &Aggregate) -> Option<Firing> {
     let origin = nf.latest.backward.filter(|_| nf.latest.forward_is_clean() && nf.loss_bad.is_none())?;
     let site = &aggregate.site(origin.site)?.site;
     let history = nf.backward.get(&origin.site)?;
-    let why = why_not_the_scale(aggregate, site, &origin, history)?;
+    let why = why_not_the_scale(aggregate, site, &origin, history, limits)?;
     let via = origin.via.and_then(|id| aggregate.site(id)).map(|s| &s.site);
     let explanation = format!(
         "The gradient of `{}` is the first in the order of backward to hold {}, in {} of its elements{}, while forward and loss are finite. {why}",
@@ -252,6 +284,8 @@ fn backward(aggregate: &Aggregate) -> Option<Firing> {
         advice_for(via.unwrap_or(site), &origin),
     );
     firing.since = history.first.step;
+    // With each time more the evidence is newer.
+    firing.strength = history.events as f64;
     firing.evidence.extend([
         counted("times", history.events),
         measured("highest_loss_scale", history.highest_scale),
@@ -261,7 +295,13 @@ fn backward(aggregate: &Aggregate) -> Option<Firing> {
 }
 
 /// Why the loss scale cannot have made this gradient non-finite; `None` where it may have.
-fn why_not_the_scale(aggregate: &Aggregate, site: &Site, origin: &Origin, history: &BackwardOrigins) -> Option<String> {
+fn why_not_the_scale(
+    aggregate: &Aggregate,
+    site: &Site,
+    origin: &Origin,
+    history: &BackwardOrigins,
+    limits: &Limits,
+) -> Option<String> {
     if !aggregate.went_through_fp16(site) {
         return Some(format!(
             "It is held in {}, whose range no loss scale exhausts: it is independent of the scale.",
@@ -283,7 +323,7 @@ fn why_not_the_scale(aggregate: &Aggregate, site: &Site, origin: &Origin, histor
         return Some("There is no loss scale that could have caused it.".into());
     };
     let (high, low) = (history.highest_scale, history.lowest_scale);
-    if high / low >= INDEPENDENT_RATIO {
+    if high / low >= limits.of(&INDEPENDENT_RATIO) {
         return Some(format!(
             "It was so at scale {} and still is at {}: independent of the scale.",
             scale(high),
@@ -293,7 +333,7 @@ fn why_not_the_scale(aggregate: &Aggregate, site: &Site, origin: &Origin, histor
     if low < NO_SCALE_LEFT {
         return Some(format!("It is so at a scale of {}, below 1: independent of the scale.", scale(low)));
     }
-    if history.with_headroom >= REPEATED {
+    if history.with_headroom >= limits.count(&REPEATED) {
         return Some(format!(
             "When last finite, at this scale, it stood 2^{:.0} below FP16's end: the scale ({}) did not cause it.",
             history.headroom_octaves,
@@ -301,7 +341,7 @@ fn why_not_the_scale(aggregate: &Aggregate, site: &Site, origin: &Origin, histor
         ));
     }
     let is_static = aggregate.scaler_config.as_ref().is_none_or(|c| c.is_static());
-    (is_static && aggregate.non_finite.bad_among_last(32) >= REPEATED_STATIC).then(|| {
+    (is_static && u64::from(aggregate.non_finite.bad_among_last(32)) >= limits.count(&REPEATED_STATIC)).then(|| {
         format!("It is NaN, not infinite, at its beginning, again and again at the static scale {}.", scale(now))
     })
 }
@@ -327,7 +367,7 @@ pub(super) fn is_pole_of_derivative(aggregate: &Aggregate, origin: &Origin) -> b
 }
 
 /// A loss that is non-finite while nothing observed is.
-fn loss(aggregate: &Aggregate) -> Option<Firing> {
+fn loss(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let nf = &aggregate.non_finite;
     let step = aggregate.latest.as_ref()?;
     if nf.first_origin.is_some() || !nf.latest.forward_is_clean() || has_ruined_parameter(aggregate) {
@@ -340,7 +380,7 @@ fn loss(aggregate: &Aggregate) -> Option<Firing> {
             "Look at what is done to the loss after the model: a logarithm, a division by a count that may be zero, a product in FP16.".into(),
         ),
         (Tier::Full, Some(since), _) => (since, "That step was not scanned: of unobserved origin.", every_step()),
-        (_, Some(since), Some((_, n))) if n >= LOSS_STEPS => (since, "None of these steps was scanned: of unobserved origin.", every_step()),
+        (_, Some(since), Some((_, n))) if n >= limits.count(&LOSS_STEPS) => (since, "None of these steps was scanned: of unobserved origin.", every_step()),
         _ => return None,
     };
     Some(Firing {
@@ -357,11 +397,11 @@ fn loss(aggregate: &Aggregate) -> Option<Firing> {
 }
 
 /// While a non-finite loss of an unscanned step may still be explained by the next scan.
-fn waits_for_a_scan(aggregate: &Aggregate) -> Option<String> {
+fn waits_for_a_scan(aggregate: &Aggregate, limits: &Limits) -> Option<String> {
     let nf = &aggregate.non_finite;
     let since = nf.unseen_loss?;
     let tier = aggregate.latest.as_ref()?.tier;
-    let lasts = nf.loss_bad.is_some_and(|(_, n)| n >= LOSS_STEPS);
+    let lasts = nf.loss_bad.is_some_and(|(_, n)| n >= limits.count(&LOSS_STEPS));
     (tier != Tier::Full && !lasts && aggregate.end.is_none()).then(|| {
         format!(
             "the loss was not finite at step {since}, which was not scanned; the next scanned step tells more. {}",
@@ -376,7 +416,7 @@ fn firing(
     origin: &Origin,
     cause: &str,
     explanation: String,
-    remedy: String,
+    remedy: Remedy,
 ) -> Firing {
     let mut evidence = vec![
         said("cause", cause),
@@ -396,7 +436,7 @@ fn firing(
         strength: 1.0,
         evidence,
         explanation,
-        remedy: remedy.into(),
+        remedy,
     }
 }
 
@@ -422,9 +462,9 @@ fn kind(origin: &Origin) -> &'static str {
 }
 
 /// What usually helps with this operator.
-fn advice_for(site: &Site, origin: &Origin) -> String {
+fn advice_for(site: &Site, origin: &Origin) -> Remedy {
     let layer = layer_name(site);
-    match base_name(&site.operator) {
+    let text = match base_name(&site.operator) {
         "log" | "log2" | "log10" | "log1p" => {
             format!(
                 "`{}` of layer `{layer}` was given zero or less: clamp its input to 1e-6 or more, or use a fused form (log_softmax, cross-entropy on logits).",
@@ -441,12 +481,13 @@ fn advice_for(site: &Site, origin: &Origin) -> String {
                 site.operator
             )
         }
-        _ if origin.inf > 0 => keep_in_range(site),
+        _ if origin.inf > 0 => return keep_in_range(site),
         _ => format!(
             "Look at `{}` of layer `{layer}` and its inputs at step {}; keep the layer in FP32 to see whether range is the cause.",
             site.operator, origin.step
         ),
-    }
+    };
+    text.into()
 }
 
 #[cfg(test)]

@@ -152,6 +152,22 @@ mod tests {
     }
 
     #[test]
+    fn thresholds_have_names_of_their_own_sound_defaults_and_reasons() {
+        for rule in all() {
+            let mut names = std::collections::BTreeSet::new();
+            for t in rule.thresholds() {
+                let who = format!("{} {}", rule.info().code, t.name);
+                assert_eq!(t.rule, rule.info().name, "{who}");
+                assert!(names.insert(t.name) && t.name != "level", "{who}");
+                let is_kebab = t.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+                assert!(is_kebab && !t.unit.is_empty() && t.reason.len() > 20, "{who}");
+                assert_eq!(t.refuses(t.default), None, "{who}");
+            }
+            assert!(rule.thresholds_by_layer().iter().all(|name| names.contains(name)), "{}", rule.info().code);
+        }
+    }
+
+    #[test]
     fn a_rule_is_found_by_code_number_and_name() {
         for asked in ["AMP201", "amp201", "201", " gradient-underflow ", "gradient_underflow"] {
             assert_eq!(find(asked).map(|r| r.info().code), Some("AMP201"), "{asked}");

@@ -1,6 +1,7 @@
 //! What to change in this run: a sentence for people, and the settings that it names, for programs.
 
 use super::Value;
+use super::text::INPUT;
 
 /// One setting of a remedy.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +26,16 @@ impl Remedy {
     pub fn set(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.set.push(Setting { name, value: value.into() });
         self
+    }
+
+    /// The same settings, told in other words.
+    pub(super) fn reworded(self, words: impl FnOnce(String) -> String) -> Self {
+        Self { text: words(self.text), set: self.set }
+    }
+
+    /// This remedy, with the layer to keep in FP32; none for the root and for what comes before the first layer.
+    pub(super) fn in_fp32(self, layer: &str) -> Self {
+        if layer.is_empty() || layer == INPUT { self } else { self.set("fp32_layers", layer) }
     }
 }
 

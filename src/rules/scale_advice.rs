@@ -1,5 +1,6 @@
 //! Which loss scale to set, from the gradients that were seen.
 
+use super::Remedy;
 use super::scaling::Scaling;
 use super::text::{layer_name, number, power_of_two, scale, share};
 use super::whatif::Held;
@@ -107,9 +108,9 @@ impl<'a> ScaleAdvice<'a> {
     }
 
     /// Why no scale helps, and which layer to change: the one that a rule blames, else the one that stands out.
-    pub fn layer_to_fix(&self, blamed: Blamed<'_>) -> String {
+    pub fn layer_to_fix(&self, blamed: Blamed<'_>) -> Remedy {
         let (low, high) = (self.window.low, self.window.high);
-        let Some(lowest) = self.lowest else { return String::new() };
+        let Some(lowest) = self.lowest else { return Remedy::default() };
         let fix = match blamed {
             Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
             Blamed::Nobody if self.lowest_is_the_outlier => lowest,
@@ -125,48 +126,73 @@ impl<'a> ScaleAdvice<'a> {
                 "its gradient is far larger than all others: look for a factor in it that blows up what passes backward"
             }
         };
-        format!(
+        let text = format!(
             "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), \
              or keep it in FP32 or BF16",
             lowest.site.label(),
             self.highest.site.label(),
             layer_name(&fix.site)
-        )
+        );
+        Remedy::from(text).in_fp32(&fix.site.layer)
     }
 }
 
 /// What to do with the scaler there is so that its scale becomes `2^exponent`; `None` where that is the scale in force, or where a dynamic scaler began
 /// there or beyond and has come to `now` by itself, so that no setting of it helps.
-pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponent: i32) -> Option<String> {
+pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponent: i32) -> Option<Remedy> {
     let wanted = f64::from(exponent).exp2();
     let target = scale(wanted);
     let verb = |from: f64| if from < wanted { "raise" } else { "lower" };
     if now == Some(wanted) {
         return None;
     }
-    match (config, now) {
-        (Some(c), _) if c.is_static() => Some(format!(
-            "{} the static loss scale from {} to {target}, or let it be dynamic",
-            verb(c.init_scale),
-            scale(c.init_scale)
-        )),
-        (Some(c), _) if c.max_scale.is_some_and(|ceiling| ceiling < wanted) => Some(format!(
-            "raise the ceiling of the scale, `max_scale`, from {} to {target} or more",
-            scale(c.max_scale.unwrap_or(wanted))
-        )),
-        (Some(c), Some(now)) if now < wanted && wanted <= c.init_scale => Some(format!(
-            "find out why the scale fell from {} to {}: look at the steps that were skipped, for it has to be {target}",
-            scale(c.init_scale),
-            scale(now)
-        )),
-        (Some(c), Some(now)) if c.init_scale <= wanted && wanted < now => Some(format!(
-            "begin at {target} and let it grow less often (`growth_interval`), for it has grown to {}",
-            scale(now)
-        )),
-        (Some(c), _) => Some(format!("{} `init_scale` from {} to {target}", verb(c.init_scale), scale(c.init_scale))),
-        (None, Some(s)) if s != 1.0 => Some(format!("{} the loss scale from {} to {target}", verb(s), scale(s))),
-        (None, _) => Some(format!("scale the loss: use a `GradScaler` with `init_scale` = {target}")),
-    }
+    let (text, setting) = match (config, now) {
+        (Some(c), _) if c.is_static() => (
+            format!(
+                "{} the static loss scale from {} to {target}, or let it be dynamic",
+                verb(c.init_scale),
+                scale(c.init_scale)
+            ),
+            Some("static_scale"),
+        ),
+        (Some(c), _) if c.max_scale.is_some_and(|ceiling| ceiling < wanted) => (
+            format!(
+                "raise the ceiling of the scale, `max_scale`, from {} to {target} or more",
+                scale(c.max_scale.unwrap_or(wanted))
+            ),
+            Some("max_scale"),
+        ),
+        (Some(c), Some(now)) if now < wanted && wanted <= c.init_scale => (
+            format!(
+                "find out why the scale fell from {} to {}: look at the steps that were skipped, for it has to be {target}",
+                scale(c.init_scale),
+                scale(now)
+            ),
+            None,
+        ),
+        (Some(c), Some(now)) if c.init_scale <= wanted && wanted < now => (
+            format!(
+                "begin at {target} and let it grow less often (`growth_interval`), for it has grown to {}",
+                scale(now)
+            ),
+            Some("init_scale"),
+        ),
+        (Some(c), _) => (
+            format!("{} `init_scale` from {} to {target}", verb(c.init_scale), scale(c.init_scale)),
+            Some("init_scale"),
+        ),
+        (None, Some(s)) if s != 1.0 => {
+            (format!("{} the loss scale from {} to {target}", verb(s), scale(s)), Some("static_scale"))
+        }
+        (None, _) => (format!("scale the loss: use a `GradScaler` with `init_scale` = {target}"), Some("init_scale")),
+    };
+    let is_new = config.is_none() && now.is_none_or(|s| s == 1.0);
+    let remedy = Remedy::from(text);
+    let remedy = if is_new { remedy.set("scaler", "dynamic") } else { remedy };
+    Some(match setting {
+        Some(name) => remedy.set(name, wanted),
+        None => remedy,
+    })
 }
 
 /// What the tensor of `site` looks like now and would at `2^exponent`: `at 2^7 38 % of ... is subnormal ...; at 2^13 none is`.

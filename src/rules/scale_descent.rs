@@ -17,19 +17,46 @@
 
 use std::sync::LazyLock;
 
+use super::{Limits, Threshold};
 use crate::aggregate::{Burst, ScaleDynamics};
 use crate::observation::ScalerConfig;
 
+/// The rule that tells of it.
+const NAME: &str = "scale-ratchet";
 /// Widths of the blur of the ceiling, in octaves, and what the likelihood of each is charged: the widest is rare, and explains nearly everything.
 const WIDTHS: [(f64, f64); 3] = [(0.3, 0.0), (1.0, 0.0), (2.0, 1.5)];
 /// Bad batches that nature may hold, as a share of those at which the scale gains as often as it loses.
-const TOLERATED: f64 = 0.72;
+const TOLERATED: Threshold = Threshold::new(
+    NAME,
+    "tolerated",
+    0.72,
+    "share of the critical share of bad batches",
+    "Bad batches that nature may hold: at 0.72 ln 2 / n 3 runs in 100 raise a false alarm within 10,000 steps, at 0.85 15.",
+);
 /// Log-likelihood ratio from which nature is no explanation.
-const DECISIVE: f64 = 4.25;
+const DECISIVE: Threshold = Threshold::new(
+    NAME,
+    "decisive",
+    4.25,
+    "log-likelihood ratio",
+    "From here on nature is no explanation: 3 false alarms in 100 runs of 10,000 steps at 0.72 of the critical share, and 0 in 20 on noise of 1 octave with heavy tails.",
+);
 /// Bursts of a descent, at least.
-const FEWEST_BURSTS: usize = 4;
+const FEWEST_BURSTS: Threshold = Threshold::new(
+    NAME,
+    "fewest-bursts",
+    4.0,
+    "bursts of skips",
+    "Fewer bursts are told apart from bad luck by nothing.",
+);
 /// Octaves that a descent has led down, at least.
-const FEWEST_OCTAVES: f64 = 3.0;
+const FEWEST_OCTAVES: Threshold = Threshold::new(
+    NAME,
+    "fewest-octaves",
+    3.0,
+    "octaves",
+    "A scaler that probes its ceiling moves by one or two; a descent leads further.",
+);
 /// Where ceilings are looked for: from this many octaves below the present scale to a few above the highest.
 const CEILINGS: (f64, f64) = (40.0, 4.0);
 /// Steps of the search, in octaves.
@@ -50,6 +77,9 @@ fn upper_tail(t: f64) -> f64 {
     let s = t / 3f64.sqrt();
     0.5 - (s / (1.0 + s * s) + s.atan()) / std::f64::consts::PI
 }
+
+/// The thresholds of rule `scale-ratchet`.
+pub(super) const THRESHOLDS: &[Threshold] = &[TOLERATED, DECISIVE, FEWEST_BURSTS, FEWEST_OCTAVES];
 
 /// What a scaler gains and loses.
 #[derive(Clone, Copy, Debug)]
@@ -105,14 +135,20 @@ pub(super) struct Descent {
 }
 
 /// The descent that the latest burst belongs to; `None` where there is none, and where nature explains it.
-pub(super) fn descent(dynamics: &ScaleDynamics, config: &ScalerConfig, balance: &Balance) -> Option<Descent> {
+pub(super) fn descent(
+    dynamics: &ScaleDynamics,
+    config: &ScalerConfig,
+    balance: &Balance,
+    limits: &Limits,
+) -> Option<Descent> {
+    let (fewest, octaves_down) = (limits.count(&FEWEST_BURSTS) as usize, limits.of(&FEWEST_OCTAVES));
     let now = dynamics.scale?.max(f64::MIN_POSITIVE).log2();
     let gaps = gaps(dynamics, config);
     let highest = gaps.iter().map(|g| g.x).fold(f64::NEG_INFINITY, f64::max);
-    if gaps.len() < FEWEST_BURSTS || highest - now < FEWEST_OCTAVES {
+    if gaps.len() < fewest || highest - now < octaves_down {
         return None;
     }
-    let natural = natural(&gaps, now, highest, TOLERATED * balance.critical());
+    let natural = natural(&gaps, now, highest, limits.of(&TOLERATED) * balance.critical());
     let mut best: Option<Descent> = None;
     let (mut open, mut growthless, mut since) = (0.0, 0, gaps.last()?.step);
     for (n, (gap, natural)) in gaps.iter().zip(&natural).rev().enumerate().map(|(i, g)| (i + 1, g)) {
@@ -124,8 +160,8 @@ pub(super) fn descent(dynamics: &ScaleDynamics, config: &ScalerConfig, balance: 
         let p = n as f64 / (n as f64 + open);
         let evidence = n as f64 * p.ln() + open * (1.0 - p).ln() - natural;
         let octaves = gap.x - now;
-        let falls = p > balance.critical() && n >= FEWEST_BURSTS && octaves >= FEWEST_OCTAVES;
-        if falls && evidence >= DECISIVE && best.as_ref().is_none_or(|b| evidence > b.evidence) {
+        let falls = p > balance.critical() && n >= fewest && octaves >= octaves_down;
+        if falls && evidence >= limits.of(&DECISIVE) && best.as_ref().is_none_or(|b| evidence > b.evidence) {
             best = Some(Descent { since, bursts: n, growthless, p, octaves, evidence });
         }
     }

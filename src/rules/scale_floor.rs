@@ -16,8 +16,8 @@
 //!
 //! ## What to do
 //!
-//! Look for the cause at the layer that is named; where none is, scan every step. Gradients that do not fit into FP16 at a scale of 1 are too large for it by
-//! themselves: keep that layer in FP32 or BF16.
+//! Lower a floor above 1: the gradients may fit below it. Gradients that do not fit into FP16 at a scale of 1 are too large for it by themselves: keep the layer
+//! that is named in FP32 or BF16; where none is, scan every step.
 //!
 //! ## When it stays silent
 //!
@@ -25,25 +25,40 @@
 //! `activation-overflow`, `non-finite-origin`, `gradient-overflow` or `scale-ratchet`, this stands under it as what follows.
 
 use super::scale_doubt::several_scalers;
-use super::text::{counted, layer_name, measured, scale};
-use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::text::{counted, layer_name, measured, scale, sentence};
+use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary};
 
+const NAME: &str = "scale-floor";
 /// Skips in a row at the floor that are no calibration.
-const HELD_IN_A_ROW: u64 = 10;
+const HELD_IN_A_ROW: Threshold = Threshold::new(
+    NAME,
+    "held",
+    10.0,
+    "skips in a row",
+    "A descent to the floor ends there with one or two; calibration ends above it.",
+);
 /// Scaler steps below 1 before it is told: a cause may need a step or two to show.
-const STEPS_BELOW: u64 = 3;
+const STEPS_BELOW: Threshold =
+    Threshold::new(NAME, "below-one", 3.0, "scaler steps", "A cause may need a step or two to show.");
 /// Bursts looked back at.
-const LOOK_BACK: usize = 20;
+const LOOK_BACK: Threshold =
+    Threshold::new(NAME, "look-back", 20.0, "bursts of skips", "Enough for a rate, few enough to forget calibration.");
 /// Bursts of those, at the floor, that are worth a word.
-const AT_FLOOR: usize = 3;
+const AT_FLOOR: Threshold = Threshold::new(
+    NAME,
+    "at-floor",
+    3.0,
+    "bursts of skips",
+    "One or two may be bad luck; a floor that is met more often holds the scale.",
+);
 
 /// See the page of the rule.
 pub struct ScaleFloor;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP303",
-    name: "scale-floor",
+    name: NAME,
     severity: Severity::Error,
     summary: "The loss scale fell below 1, or its floor holds it while steps go on being skipped.",
     source: include_str!("scale_floor.rs"),
@@ -58,7 +73,11 @@ impl Rule for ScaleFloor {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[HELD_IN_A_ROW, STEPS_BELOW, LOOK_BACK, AT_FLOOR]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
@@ -68,13 +87,14 @@ impl Rule for ScaleFloor {
         if !is_dynamic || !dynamics.refused {
             return Vec::new();
         }
-        let found = held(aggregate).or_else(|| below_one(aggregate)).or_else(|| met_floor(aggregate));
+        let found =
+            held(aggregate, limits).or_else(|| below_one(aggregate, limits)).or_else(|| met_floor(aggregate, limits));
         found.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
 
-fn held(aggregate: &Aggregate) -> Option<Firing> {
-    let (since, n) = aggregate.scale_dynamics.held_at_floor.filter(|&(_, n)| n >= HELD_IN_A_ROW)?;
+fn held(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
+    let (since, n) = aggregate.scale_dynamics.held_at_floor.filter(|&(_, n)| n >= limits.count(&HELD_IN_A_ROW))?;
     let floor = scale(aggregate.scale_dynamics.scale?);
     let explanation = format!(
         "{n} steps in a row were skipped with the scale at its floor, {floor}: it cannot fall further, so nothing is learnt until the overflow ends by \
@@ -85,8 +105,8 @@ fn held(aggregate: &Aggregate) -> Option<Firing> {
     Some(firing(aggregate, Severity::Error, since, n as f64, evidence, explanation, remedy(aggregate)))
 }
 
-fn below_one(aggregate: &Aggregate) -> Option<Firing> {
-    let (since, _) = aggregate.scale_dynamics.below_one.filter(|&(_, n)| n >= STEPS_BELOW)?;
+fn below_one(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
+    let (since, _) = aggregate.scale_dynamics.below_one.filter(|&(_, n)| n >= limits.count(&STEPS_BELOW))?;
     let now = aggregate.scale_dynamics.scale?;
     let explanation = format!(
         "The loss scale has fallen below 1, to {}: it shrinks gradients instead of lifting them, and goes on falling. {}",
@@ -104,20 +124,22 @@ fn below_one(aggregate: &Aggregate) -> Option<Firing> {
     ))
 }
 
-fn met_floor(aggregate: &Aggregate) -> Option<Firing> {
+fn met_floor(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let dynamics = &aggregate.scale_dynamics;
+    let look_back = limits.count(&LOOK_BACK) as usize;
     let floor = aggregate.scaler_config.as_ref()?.min_scale.filter(|f| dynamics.scale.is_some_and(|s| s <= *f))?;
-    let at_floor = dynamics.bursts.iter().rev().take(LOOK_BACK).filter(|b| b.first_scale <= floor);
+    let at_floor = dynamics.bursts.iter().rev().take(look_back).filter(|b| b.first_scale <= floor);
     let since = at_floor.clone().next_back()?.first_step;
     let n = at_floor.count();
     let explanation = format!(
         "{n} of the last {} bursts of skips met the scale at its floor, {}: the floor holds it.",
-        dynamics.bursts.len().min(LOOK_BACK),
+        dynamics.bursts.len().min(look_back),
         scale(floor)
     );
     let remedy = "Nothing, as long as `gradient-underflow` is silent. Look at the batches of the skipped steps, for there the gradient is not finite.";
     let evidence = vec![counted("bursts_at_floor", n as u64)];
-    (n >= AT_FLOOR).then(|| firing(aggregate, Severity::Info, since, n as f64, evidence, explanation, remedy.into()))
+    (n as u64 >= limits.count(&AT_FLOOR))
+        .then(|| firing(aggregate, Severity::Info, since, n as f64, evidence, explanation, remedy.into()))
 }
 
 fn firing(
@@ -127,7 +149,7 @@ fn firing(
     strength: f64,
     mut evidence: Vec<Evidence>,
     explanation: String,
-    remedy: String,
+    remedy: Remedy,
 ) -> Firing {
     let dynamics = &aggregate.scale_dynamics;
     evidence.extend(dynamics.scale.map(|s| measured("loss_scale", s)));
@@ -143,7 +165,7 @@ fn firing(
         strength,
         evidence,
         explanation,
-        remedy: remedy.into(),
+        remedy,
     }
 }
 
@@ -162,17 +184,26 @@ fn origin(aggregate: &Aggregate) -> String {
     }
 }
 
-fn remedy(aggregate: &Aggregate) -> String {
-    match culprit(aggregate) {
-        Some(s) => format!(
-            "Keep layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward: its gradient does not fit into FP16 at any \
+fn remedy(aggregate: &Aggregate) -> Remedy {
+    let floor = aggregate.scaler_config.as_ref().and_then(|c| c.min_scale).filter(|&floor| floor > 1.0);
+    let layer = match culprit(aggregate) {
+        Some(s) => Remedy::from(format!(
+            "keep layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward: its gradient does not fit into FP16 at any \
              scale that the others can bear.",
             layer_name(&s.site)
-        ),
-        None => {
-            "Scan every step to see which layer it is: `Doctor::builder().every(1)`. Keep that layer in FP32 or BF16."
-                .into()
-        }
+        ))
+        .in_fp32(&s.site.layer),
+        None => "scan every step to see which layer it is (`Doctor::builder().every(1)`), and keep that layer in FP32 or BF16.".into(),
+    };
+    match floor {
+        // A floor above 1 is the first to give way: below it the gradients may fit.
+        Some(floor) => Remedy::from(format!(
+            "Lower the floor, `min_scale`, from {} to 1: the scaler then goes on halving until the gradients fit. If they do not at 1 either, {}",
+            scale(floor),
+            layer.text
+        ))
+        .set("min_scale", 1.0),
+        None => layer.reworded(sentence),
     }
 }
 
@@ -214,6 +245,8 @@ mod tests {
         let f = &d.findings()[0];
         assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc", 6));
         assert!(f.explanation.contains("with the scale at its floor, 1024 (2^10)"), "{}", f.explanation);
+        assert!(f.remedy.text.starts_with("Lower the floor, `min_scale`, from 1024 (2^10) to 1"), "{}", f.remedy.text);
+        assert_eq!(f.remedy.set[0].name, "min_scale");
     }
 
     #[test]

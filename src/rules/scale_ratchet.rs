@@ -49,10 +49,10 @@
 //! With two scalers whose scales cannot be told apart it cannot tell, and says so.
 
 use super::scale_advice::ScaleAdvice;
-use super::scale_descent::{Balance, Descent, descent};
+use super::scale_descent::{Balance, Descent, THRESHOLDS, descent};
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, said, scale, share};
-use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
 
 /// Below this the scale shrinks gradients instead of lifting them.
@@ -82,11 +82,15 @@ impl Rule for ScaleRatchet {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        THRESHOLDS
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
-        ratchet(aggregate).map(|r| Verdict::Firing(Box::new(firing(aggregate, &r)))).into_iter().collect()
+        ratchet(aggregate, limits).map(|r| Verdict::Firing(Box::new(firing(aggregate, &r)))).into_iter().collect()
     }
 }
 
@@ -113,7 +117,7 @@ fn octaves_left(scale: f64) -> f64 {
     scale.log2().floor() + 1.0
 }
 
-fn ratchet(aggregate: &Aggregate) -> Option<Ratchet> {
+fn ratchet(aggregate: &Aggregate, limits: &Limits) -> Option<Ratchet> {
     let dynamics = &aggregate.scale_dynamics;
     let config = aggregate.scaler_config.as_ref().filter(|c| c.backoff_factor < 1.0)?;
     let has_floor = config.min_scale.is_some_and(|floor| floor >= NO_SCALE_LEFT);
@@ -122,7 +126,7 @@ fn ratchet(aggregate: &Aggregate) -> Option<Ratchet> {
         return None;
     }
     let balance = Balance::of(config, dynamics);
-    let descent = descent(dynamics, config, &balance)?;
+    let descent = descent(dynamics, config, &balance, limits)?;
     let drift = balance.drift(descent.p);
     (drift < 0.0).then_some(Ratchet {
         growth_interval: config.growth_interval,
@@ -145,7 +149,7 @@ fn firing(aggregate: &Aggregate, ratchet: &Ratchet) -> Firing {
         strength: aggregate.scale_dynamics.skips_total as f64,
         evidence: evidence(aggregate, ratchet),
         explanation: explanation(ratchet),
-        remedy: remedy(aggregate, ratchet).into(),
+        remedy: remedy(aggregate, ratchet),
     }
 }
 
@@ -210,28 +214,28 @@ fn bad_steps(aggregate: &Aggregate, descent: &Descent) -> String {
     steps.join(", ")
 }
 
-fn remedy(aggregate: &Aggregate, ratchet: &Ratchet) -> String {
-    let p = ratchet.descent.p;
+fn remedy(aggregate: &Aggregate, ratchet: &Ratchet) -> Remedy {
+    let (p, n) = (ratchet.descent.p, ratchet.growth_interval);
     // Half of what is critical, so that the scale gains more than it loses.
     let interval = (critical_interval(p) / 2.0).floor() as u64;
-    let meanwhile = if interval >= SHORTEST_INTERVAL {
-        format!(
-            "lower `growth_interval` from {} to {interval}, so that the scale recovers between them, and set",
-            ratchet.growth_interval
-        )
-    } else {
-        format!(
-            "set (a shorter growth interval does not help: it would have to be below {:.0}, where probing the ceiling alone costs 2 % of the steps)",
-            critical_interval(p)
-        )
-    };
     let floor = ScaleAdvice::of(aggregate).map_or(0, |a| a.window.low.clamp(0, a.window.high.max(0)));
-    format!(
-        "Look at the batches of steps {} (bad inputs, empty masks, a division by a count of zero) and drop or repair them. Until then, {meanwhile} \
-         `min_scale` to {}.",
+    let floor = f64::from(floor).exp2();
+    let recovers = interval >= SHORTEST_INTERVAL;
+    let meanwhile = match recovers {
+        true => format!("Lower `growth_interval` from {n} to {interval} too, so that it recovers between them."),
+        false => format!(
+            "A shorter `growth_interval` does not help here: it would have to be below {:.0}, and probing the ceiling so often wastes 2 % of the steps by itself.",
+            critical_interval(p)
+        ),
+    };
+    let text = format!(
+        "Look at the batches of steps {} (bad inputs, empty masks, a division by a count of zero) and drop or repair them. Until then set `min_scale` to {}: \
+         the scale cannot fall below it. {meanwhile}",
         bad_steps(aggregate, &ratchet.descent),
-        scale(f64::from(floor).exp2())
-    )
+        scale(floor)
+    );
+    let remedy = Remedy::from(text).set("min_scale", floor);
+    if recovers { remedy.set("growth_interval", interval) } else { remedy }
 }
 
 /// The growth interval at which this share of bad batches is critical.

@@ -26,20 +26,33 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
 
+const NAME: &str = "scale-runaway";
 /// Above this a loss is so small that nothing overflows.
-const HIGH: f64 = 16_777_216.0;
+const HIGH: Threshold = Threshold::new(
+    NAME,
+    "high",
+    16777216.0,
+    "loss scale",
+    "2^24: ceilings of healthy runs lie between 2^14 and 2^21; above this a loss is so small that nothing overflows.",
+);
 /// Growths without a skip that no way up to a real ceiling takes.
-const UNBROKEN_GROWTHS: u64 = 16;
+const UNBROKEN_GROWTHS: Threshold = Threshold::new(
+    NAME,
+    "unbroken",
+    16.0,
+    "growths",
+    "From 65536 to a ceiling of 2^25 it takes 9; no way up to a real ceiling takes 16.",
+);
 
 /// See the page of the rule.
 pub struct ScaleRunaway;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP304",
-    name: "scale-runaway",
+    name: NAME,
     severity: Severity::Info,
     summary: "The loss scale grows and grows above 2^24: nothing overflows.",
     source: include_str!("scale_runaway.rs"),
@@ -54,13 +67,17 @@ impl Rule for ScaleRunaway {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[HIGH, UNBROKEN_GROWTHS]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
         let dynamics = &aggregate.scale_dynamics;
-        let now = dynamics.scale.filter(|&s| s > HIGH);
-        let runs_away = dynamics.growths_since_skip >= UNBROKEN_GROWTHS;
+        let now = dynamics.scale.filter(|&s| s > limits.of(&HIGH));
+        let runs_away = dynamics.growths_since_skip >= limits.count(&UNBROKEN_GROWTHS);
         now.filter(|_| runs_away).map(|s| Verdict::Firing(Box::new(firing(aggregate, s)))).into_iter().collect()
     }
 }
@@ -72,12 +89,15 @@ fn firing(aggregate: &Aggregate, now: f64) -> Firing {
     evidence.extend(step.and_then(|s| s.loss).map(|loss| measured("loss", loss)));
     let scanned = aggregate.instrument.backward_steps > 0;
     let (why, remedy) = if scanned && !aggregate.has_fp16_gradients() {
-        ("no gradient is held in FP16, so nothing can overflow", "Take the scaler out: FP32 and BF16 need none.")
+        (
+            "no gradient is held in FP16, so nothing can overflow",
+            Remedy::from("Take the scaler out: FP32 and BF16 need none."),
+        )
     } else {
         (
             "the gradients are tiny, or zero",
-            "Look at the loss: where it has converged there is nothing to do, where it never moved look for what cuts the gradient off. A ceiling (`max_scale` \
-             = 2^24) keeps the way back short for a batch with larger gradients.",
+            Remedy::from("Look at the loss: where it has converged there is nothing to do, where it never moved look for what cuts the gradient off. A ceiling (`max_scale` \
+             = 2^24) keeps the way back short for a batch with larger gradients.").set("max_scale", HIGH.default),
         )
     };
     Firing {
@@ -89,7 +109,7 @@ fn firing(aggregate: &Aggregate, now: f64) -> Firing {
         strength: growths as f64,
         evidence,
         explanation: format!("The loss scale has grown {growths} times without an overflow, to {}: {why}.", scale(now)),
-        remedy: remedy.into(),
+        remedy,
     }
 }
 

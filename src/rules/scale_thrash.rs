@@ -28,15 +28,29 @@
 
 use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, scale, share};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Skip};
 
+const NAME: &str = "scale-thrash";
 /// Share of the steps that may be skipped.
-const SKIPPED: f64 = 0.02;
+const SKIPPED: Threshold = Threshold::new(
+    NAME,
+    "skip-share",
+    0.02,
+    "share of steps",
+    "With noise of 1 to 3 octaves intervals of 10, 20 and 30 skip 7, 3.6 and 2.4 % of the steps; 50, 100 and 500 skip 1.5, 0.8 and 0.3 %, and cost nothing that could be measured.",
+);
 /// Share of the skips with a growth before them, at which the scaler's own probing is the cause.
-const GROWN: f64 = 0.6;
+const GROWN: Threshold = Threshold::new(
+    NAME,
+    "grown-share",
+    0.6,
+    "share of skips",
+    "Skips after a growth are the scaler's own probing. A healthy run has nearly all of them, a ratchet few; below this the interval is not the cause.",
+);
 /// Skips that say something.
-const FEWEST: usize = 10;
+const FEWEST: Threshold =
+    Threshold::new(NAME, "fewest-skips", 10.0, "skips", "Fewer do not tell a rate: at ten its error is a third.");
 /// The share of skipped steps that the remedy aims at.
 const AIM: f64 = 0.01;
 /// Intervals that are recommended are multiples of this.
@@ -47,7 +61,7 @@ pub struct ScaleThrash;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP301",
-    name: "scale-thrash",
+    name: NAME,
     severity: Severity::Warning,
     summary: "The growth interval is so short that steps are wasted on probing for a higher loss scale.",
     source: include_str!("scale_thrash.rs"),
@@ -62,11 +76,15 @@ impl Rule for ScaleThrash {
         Needs::ScalerEvents
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[SKIPPED, GROWN, FEWEST]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
-        thrash(aggregate).map(|t| Verdict::Firing(Box::new(firing(aggregate, &t)))).into_iter().collect()
+        thrash(aggregate, limits).map(|t| Verdict::Firing(Box::new(firing(aggregate, &t)))).into_iter().collect()
     }
 }
 
@@ -78,7 +96,7 @@ struct Thrash {
     growth_interval: u64,
 }
 
-fn thrash(aggregate: &Aggregate) -> Option<Thrash> {
+fn thrash(aggregate: &Aggregate, limits: &Limits) -> Option<Thrash> {
     let dynamics = &aggregate.scale_dynamics;
     let config = aggregate.scaler_config.as_ref().filter(|c| c.growth_factor > 1.0)?;
     if !dynamics.refused {
@@ -92,7 +110,9 @@ fn thrash(aggregate: &Aggregate) -> Option<Thrash> {
     let skip_rate = distances as f64 / steps.max(1) as f64;
     let grown_share = skips.iter().filter(|s| s.grown_before).count() as f64 / skips.len() as f64;
     let margin = 1.0 - 1.0 / (distances.max(1) as f64).sqrt();
-    (skips.len() >= FEWEST && skip_rate * margin > SKIPPED && grown_share > GROWN).then_some(Thrash {
+    let is_enough = skips.len() as u64 >= limits.count(&FEWEST);
+    let wastes = skip_rate * margin > limits.of(&SKIPPED) && grown_share > limits.of(&GROWN);
+    (is_enough && wastes).then_some(Thrash {
         since: first.step,
         skips: skips.len(),
         skip_rate,
@@ -134,10 +154,11 @@ fn firing(aggregate: &Aggregate, thrash: &Thrash) -> Firing {
             share(thrash.grown_share),
             now.map_or(String::new(), |s| format!(" ({})", scale(s))),
         ),
-        remedy: format!(
+        remedy: Remedy::from(format!(
             "Raise `growth_interval` from {n} to {better} or more: it then skips less than 1 % of the steps. PyTorch's default is {}.",
             number(2000.0)
-        ).into(),
+        ))
+        .set("growth_interval", better),
     }
 }
 

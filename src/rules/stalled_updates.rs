@@ -30,35 +30,81 @@
 
 use super::text::{counted, measured, number, scale, share};
 use super::update_advice::{may_update, stepped_in_low_precision};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, non_finite_origin, underflow};
+use super::{
+    Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict, non_finite_origin, underflow,
+};
 use crate::aggregate::{Aggregate, WeightStep, median};
 use crate::observation::Probe;
 
+const NAME: &str = "stalled-updates";
 /// Ratio below which nothing moves.
-const STALLED: f64 = 1e-6;
+const STALLED: Threshold = Threshold::new(
+    NAME,
+    "stalled",
+    1e-6,
+    "rms of the update over rms of the weights",
+    "Healthy runs have 2e-5 to 8e-3, and 3e-7 only where they have converged; runs clipped before unscaling have 2e-7 to 7e-7.",
+);
 /// Scanned steps in a row.
-const SAMPLES: usize = 5;
+const SAMPLES: Threshold = Threshold::new(
+    NAME,
+    "samples",
+    5.0,
+    "scanned steps in a row",
+    "One small batch is no trend; with the condition on the loss three gave no false alarm on 28 healthy runs.",
+);
 /// Scanned steps before anything is said.
-const SETTLED: u64 = 10;
+const SETTLED: Threshold = Threshold::new(
+    NAME,
+    "settled",
+    10.0,
+    "scanned steps",
+    "Warm-ups and gates that start at zero move nothing in the first steps.",
+);
 /// Share of the first loss that must be left.
-const UNLEARNT: f64 = 0.9;
+const UNLEARNT: Threshold = Threshold::new(
+    NAME,
+    "unlearnt",
+    0.9,
+    "share of the first loss",
+    "Without this condition 2 to 6 of 28 healthy runs raised an alarm, with it none.",
+);
 /// Factor by which it must have dropped at once where it was higher before.
-const DROP: f64 = 30.0;
+const DROP: Threshold = Threshold::new(
+    NAME,
+    "drop",
+    30.0,
+    "factor",
+    "A schedule comes down little by little; clipping before unscaling drops by the loss scale at once.",
+);
 /// Factor by which it grows in a warm-up.
-const GROWTH: f64 = 2.0;
+const GROWTH: Threshold =
+    Threshold::new(NAME, "growth", 2.0, "factor", "A warm-up doubles over a few steps, a stall does not.");
 /// An ordinary ratio, for the factor that is named.
 const USUAL: f64 = 1e-3;
 /// Ratio after which units are dead because they exploded.
-const EXPLODED: f64 = 0.05;
+const EXPLODED: Threshold = Threshold::new(
+    NAME,
+    "exploded",
+    0.05,
+    "norm of the update over norm of the weights",
+    "Units that are dead because they exploded are the matter of rule exploding-updates.",
+);
 /// Part of the matrices whose gradient is zero where something shuts it off.
-const MOST: f64 = 0.5;
+const MOST: Threshold = Threshold::new(
+    NAME,
+    "most",
+    0.5,
+    "share of matrices",
+    "Matrices whose gradient is exactly zero, where something shuts it off.",
+);
 
 /// See the page of the rule.
 pub struct StalledUpdates;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP406",
-    name: "stalled-updates",
+    name: NAME,
     severity: Severity::Warning,
     summary: "Updates are so small beside the weights that nothing is learnt, and the loss stays where it began.",
     source: include_str!("stalled_updates.rs"),
@@ -70,16 +116,20 @@ impl Rule for StalledUpdates {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Scans { steps: SETTLED, applies: may_update }
+        Needs::Scans { steps: SETTLED.default as u64, applies: may_update }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[STALLED, SAMPLES, SETTLED, UNLEARNT, DROP, GROWTH, EXPLODED, MOST]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        firing(aggregate, limits).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
 
-fn firing(aggregate: &Aggregate) -> Option<Firing> {
-    let stalled = stalled(aggregate)?;
+fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
+    let stalled = stalled(aggregate, limits)?;
     let (first, last) = (stalled.first()?, stalled.last()?);
     let ratio = median(stalled.iter().filter_map(|s| s.median_ratio))?;
     let (initial, now) = (aggregate.losses.initial()?, aggregate.losses.present()?);
@@ -106,53 +156,54 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
             number(ratio),
             number(now),
             number(initial),
-            gradient(aggregate, last),
+            gradient(aggregate, last, limits),
         ),
-        remedy: remedy(aggregate, last, ratio).into(),
+        remedy: remedy(aggregate, last, ratio, limits),
     })
 }
 
 /// The latest steps in a row at which the weights stood still for no good reason.
-fn stalled(aggregate: &Aggregate) -> Option<Vec<&WeightStep>> {
+fn stalled<'a>(aggregate: &'a Aggregate, limits: &Limits) -> Option<Vec<&'a WeightStep>> {
     let weights = &aggregate.weights;
     let is_now = weights.steps.back()?.step == aggregate.latest.as_ref()?.index;
-    let is_still = |s: &&WeightStep| s.median_ratio.is_some_and(|r| r < STALLED);
+    let is_still = |s: &&WeightStep| s.median_ratio.is_some_and(|r| r < limits.of(&STALLED));
     let mut still: Vec<_> = weights.steps.iter().rev().take_while(is_still).collect();
     still.reverse();
-    let unlearnt = aggregate.losses.has_fallen_to(UNLEARNT) == Some(false);
-    if !is_now || weights.stepped < SETTLED || still.len() < SAMPLES || !unlearnt || is_explained(aggregate) {
+    let unlearnt = aggregate.losses.has_fallen_to(limits.of(&UNLEARNT)) == Some(false);
+    let is_soon = weights.stepped < limits.count(&SETTLED) || (still.len() as u64) < limits.count(&SAMPLES);
+    if !is_now || is_soon || !unlearnt || is_explained(aggregate, limits) {
         return None;
     }
     let first = still[0];
     let came_down = match weights.steps.iter().rev().nth(still.len()) {
-        Some(before) => came_down(before, first),
+        Some(before) => came_down(before, first, limits),
         // How it came to this is forgotten, and had it dropped at once, that was told then.
-        None => first.highest_before > DROP * STALLED,
+        None => first.highest_before > limits.of(&DROP) * limits.of(&STALLED),
     };
-    (!is_schedule(&still) && !came_down && first.highest_before < EXPLODED).then_some(still)
+    (!is_schedule(&still, limits) && !came_down && first.highest_before < limits.of(&EXPLODED)).then_some(still)
 }
 
 /// Whether the ratio, or the learning rate, has risen all the while.
-fn is_schedule(still: &[&WeightStep]) -> bool {
+fn is_schedule(still: &[&WeightStep], limits: &Limits) -> bool {
     let part = (still.len() / 3).max(1);
     let mean = |steps: &[&WeightStep]| steps.iter().filter_map(|s| s.median_ratio).sum::<f64>() / steps.len() as f64;
     let (first, last) = (&still[..part], &still[still.len() - part..]);
     let lr_rises = matches!((first[0].lr, last[part - 1].lr), (Some(from), Some(to)) if to > from);
-    lr_rises || mean(last) > GROWTH * mean(first)
+    lr_rises || mean(last) > limits.of(&GROWTH) * mean(first)
 }
 
 /// Whether it came down to this as a schedule has it: little by little, or with the learning rate.
-fn came_down(before: &WeightStep, first: &WeightStep) -> bool {
+fn came_down(before: &WeightStep, first: &WeightStep, limits: &Limits) -> bool {
     let (Some(from), Some(to)) = (before.median_ratio, first.median_ratio) else { return false };
     let lr_fell = matches!((before.lr, first.lr), (Some(from), Some(to)) if to < from);
-    lr_fell || from < DROP * to
+    lr_fell || from < limits.of(&DROP) * to
 }
 
-fn is_explained(aggregate: &Aggregate) -> bool {
+fn is_explained(aggregate: &Aggregate, limits: &Limits) -> bool {
     let is_ruined =
         !aggregate.non_finite.latest.forward_is_clean() || non_finite_origin::has_ruined_parameter(aggregate);
     is_ruined
-        || matches!(underflow::see(aggregate), underflow::Seen::Fault(..))
+        || matches!(underflow::see(aggregate, limits), underflow::Seen::Fault(..))
         || !stepped_in_low_precision(aggregate).is_empty()
 }
 
@@ -169,9 +220,9 @@ fn dead_activation(aggregate: &Aggregate) -> Option<String> {
     outputs.find(|(o, _)| o.stats.count > 0 && o.stats.zeros == o.stats.count).map(|(_, s)| s.site.label())
 }
 
-fn gradient(aggregate: &Aggregate, step: &WeightStep) -> String {
+fn gradient(aggregate: &Aggregate, step: &WeightStep, limits: &Limits) -> String {
     match (step.gradient_norm, without_gradient(aggregate)) {
-        (_, part) if part > MOST => {
+        (_, part) if part > limits.of(&MOST) => {
             let dead = dead_activation(aggregate)
                 .map_or(String::new(), |label| format!("; the output of `{label}` is zero everywhere"));
             format!("The gradient is exactly zero in {} of the matrices{dead}.", share(part))
@@ -181,30 +232,34 @@ fn gradient(aggregate: &Aggregate, step: &WeightStep) -> String {
     }
 }
 
-fn remedy(aggregate: &Aggregate, last: &WeightStep, ratio: f64) -> String {
-    if without_gradient(aggregate) > MOST {
+fn remedy(aggregate: &Aggregate, last: &WeightStep, ratio: f64, limits: &Limits) -> Remedy {
+    if without_gradient(aggregate) > limits.of(&MOST) {
         return "Look for what shuts the gradient off: units that are dead (a ReLU whose inputs are all negative) or saturated, a `detach`, a branch that is not \
                 taken. A lower learning rate from the start keeps units alive."
             .into();
     }
+    if last.lr == Some(0.0) {
+        return "The learning rate is 0: set one above 0, or look at the schedule that brought it there.".into();
+    }
     let scaled = aggregate.latest.as_ref().and_then(|s| s.loss_scale).filter(|&s| s > 1.0);
-    let by = USUAL / ratio.max(f64::MIN_POSITIVE);
+    let by = number((USUAL / ratio.max(f64::MIN_POSITIVE)).min(1e6).round());
     let raise = match last.lr {
-        Some(lr) => {
-            format!("raise the learning rate from {}, by a factor of up to {}", number(lr), number(by.min(1e6).round()))
-        }
-        None => format!("raise the learning rate, by a factor of up to {}", number(by.min(1e6).round())),
+        Some(lr) => format!("raise the learning rate from {}, by a factor of up to {by}", number(lr)),
+        None => format!("raise the learning rate, by a factor of up to {by}"),
     };
-    match scaled {
+    let clipped = match scaled {
         Some(s) => format!(
             "If the gradient is clipped, call `scaler.unscale(&mut opt)?` before it: clipped while it carries the loss scale, it ends {} times too small. If it \
-             is not, {raise}.",
+             is unscaled already, the norm that it is clipped to is far too small for it",
             scale(s)
         ),
-        None => format!(
-            "Look for what makes the gradient so small (a mean over too much, a weight of the loss, clipping at a tiny norm); or {raise}."
-        ),
-    }
+        None => "If the gradient is clipped, the norm that it is clipped to is far too small for it".into(),
+    };
+    let norm = last.gradient_norm.map_or(String::new(), |norm| format!(" (its own norm is {})", number(norm)));
+    format!(
+        "{clipped}{norm}. If it is not clipped, look for what makes it so small, as a mean over too much or a small weight of the loss; or {raise}."
+    )
+    .into()
 }
 
 #[cfg(test)]

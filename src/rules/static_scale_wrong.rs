@@ -34,15 +34,25 @@
 use super::gradient_overflow::scale_too_high;
 use super::scaling::Scaling;
 use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};
-use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
+
+const NAME: &str = "static-scale-wrong";
+/// Part of the latest 32 steps, 17 at least, that a scale makes overflow which is wrong.
+pub(super) const MOST: Threshold = Threshold::new(
+    NAME,
+    "overflowing",
+    0.5,
+    "share of the latest 32 steps",
+    "A static scale that skips the first 16 steps and then trains is none of these; one four octaves too high skipped every step, one octave too high now and then.",
+);
 
 /// See the page of the rule.
 pub struct StaticScaleWrong;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP307",
-    name: "static-scale-wrong",
+    name: NAME,
     severity: Severity::Error,
     summary: "A loss scale that cannot move is too high, so that steps are skipped, or too low for the gradients.",
     source: include_str!("static_scale_wrong.rs"),
@@ -57,12 +67,16 @@ impl Rule for StaticScaleWrong {
         Needs::Scans { steps: SAMPLES as u64, applies: |a| may_have_fp16_gradients(a) && is_fixed(a) }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[MOST]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !is_fixed(aggregate) || !aggregate.has_fp16_gradients() {
             return Vec::new();
         }
-        let too_high = scale_too_high(aggregate).map(Box::new);
-        too_high.or_else(|| fault_of(aggregate, Cause::FixedScale)).map(Verdict::Firing).into_iter().collect()
+        let too_high = scale_too_high(aggregate, limits).map(Box::new);
+        too_high.or_else(|| fault_of(aggregate, Cause::FixedScale, limits)).map(Verdict::Firing).into_iter().collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! How numbers are written in findings, and small helpers to build them.
 
-use super::{Evidence, Value};
+use super::{Evidence, Remedy, Value};
 use crate::observation::Site;
 
 /// A positive magnitude as a power of two, which is what FP16 is measured in: `2^-9`, `2^-9.3`. Zero and non-finite as they are.
@@ -49,6 +49,9 @@ pub(super) fn layer_name(site: &Site) -> &str {
     if site.layer.is_empty() { "(root)" } else { &site.layer }
 }
 
+/// The layer of what no parameter has touched: the data, and what prepares it.
+pub(super) const INPUT: &str = "input";
+
 /// Operators that add up many elements, and can hold their sum in FP32.
 const REDUCTIONS: [&str; 10] =
     ["sum", "mean", "norm", "linalg_vector_norm", "var", "std", "cumsum", "prod", "logsumexp", "einsum"];
@@ -67,9 +70,16 @@ pub(super) fn base_name(operator: &str) -> &str {
 }
 
 /// What to do with an operator whose FP16 result is too large: one sentence for all rules that see it.
-pub(super) fn keep_in_range(site: &Site) -> String {
+pub(super) fn keep_in_range(site: &Site) -> Remedy {
     let (operator, layer, name) = (&site.operator, layer_name(site), base_name(&site.operator));
-    if REDUCTIONS.contains(&name) {
+    if site.layer == INPUT {
+        return format!(
+            "Bring the data itself into range before `{operator}` makes FP16 of it: standardise it (mean 0, deviation 1), and drop or clip what lies far out. \
+             FP16 ends at 65504."
+        )
+        .into();
+    }
+    let text = if REDUCTIONS.contains(&name) {
         format!(
             "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`)."
         )
@@ -78,7 +88,8 @@ pub(super) fn keep_in_range(site: &Site) -> String {
             "Run `{operator}` of layer `{layer}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down: normalise before it, or \
              scale before the product and not after."
         )
-    }
+    };
+    Remedy::from(text).in_fp32(&site.layer)
 }
 
 /// The text with its first letter in upper case.

@@ -30,21 +30,29 @@
 
 use super::text::{count, counted, said};
 use super::update_advice::some_of;
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Still, Weight};
 use crate::observation::{Probe, ScalerEvent};
 
+const NAME: &str = "unmoved-weights";
 /// Scanned steps at which a weight must stand still.
-const FEWEST_SCANS: u64 = 5;
+const FEWEST_SCANS: Threshold =
+    Threshold::new(NAME, "fewest-scans", 5.0, "scanned steps", "Few enough to be found at a budget, too.");
 /// Steps from the first of them to the latest.
-const FEWEST_STEPS: u64 = 64;
+const FEWEST_STEPS: Threshold = Threshold::new(
+    NAME,
+    "fewest-steps",
+    64.0,
+    "steps",
+    "A loop that calls doctor.step for each micro-batch steps more seldom only where it accumulates over more than 64.",
+);
 
 /// See the page of the rule.
 pub struct UnmovedWeights;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP408",
-    name: "unmoved-weights",
+    name: NAME,
     severity: Severity::Error,
     summary: "Weights have gradients and never change: no optimizer steps them.",
     source: include_str!("unmoved_weights.rs"),
@@ -56,12 +64,16 @@ impl Rule for UnmovedWeights {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Scans { steps: FEWEST_SCANS, applies: may_stand_still }
+        Needs::Scans { steps: FEWEST_SCANS.default as u64, applies: may_stand_still }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[FEWEST_SCANS, FEWEST_STEPS]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let still: Vec<(&Weight, Still)> =
-            aggregate.weights.all.iter().filter_map(|w| Some((w, unmoved(w)?))).collect();
+            aggregate.weights.all.iter().filter_map(|w| Some((w, unmoved(w, limits)?))).collect();
         let firing = (!still.is_empty()).then(|| firing(aggregate, &still));
         firing.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
@@ -72,8 +84,8 @@ fn may_stand_still(aggregate: &Aggregate) -> bool {
     aggregate.instrument.full_steps == 0 || aggregate.weights.all.iter().any(|w| w.still.is_some())
 }
 
-fn unmoved(weight: &Weight) -> Option<Still> {
-    weight.still.filter(|s| s.scans >= FEWEST_SCANS && s.latest - s.since >= FEWEST_STEPS)
+fn unmoved(weight: &Weight, limits: &Limits) -> Option<Still> {
+    weight.still.filter(|s| s.scans >= limits.count(&FEWEST_SCANS) && s.latest - s.since >= limits.count(&FEWEST_STEPS))
 }
 
 fn firing(aggregate: &Aggregate, still: &[(&Weight, Still)]) -> Firing {
@@ -163,8 +175,8 @@ mod tests {
     #[test]
     fn weights_that_nobody_steps_are_an_error_of_the_run() {
         let mut run = Scenario::new();
-        run.steps(FEWEST_STEPS, gradients);
-        assert!(!found(&diagnose(&run)).contains(&"AMP408"), "not before {FEWEST_STEPS} steps");
+        run.steps(FEWEST_STEPS.default as u64, gradients);
+        assert!(!found(&diagnose(&run)).contains(&"AMP408"), "not before 64 steps");
         run.steps(1, gradients);
         let d = diagnose(&run);
         let f = d.findings().iter().find(|f| f.code == "AMP408").expect("found");

@@ -27,7 +27,7 @@
 
 use super::graph::{Graph, Node};
 use super::text::{base_name, counted, is_pole, keep_in_range, layer_name, measured, number, said, share};
-use super::{Firing, Limits, Rule, RuleInfo, Severity, Threshold, Verdict};
+use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 use crate::observation::{Observation, Probe, Site};
 use crate::scan::Dtype;
@@ -316,7 +316,7 @@ fn firing(
     strength: f64,
     evidence: Vec<super::Evidence>,
     explanation: String,
-    remedy: String,
+    remedy: impl Into<Remedy>,
 ) -> Firing {
     Firing {
         severity,

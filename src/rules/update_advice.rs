@@ -1,5 +1,6 @@
 //! What rules on updates have in common: whose weights are stepped, how names are listed, and the line that steps FP32 masters instead.
 
+use super::Remedy;
 use super::text::number;
 use crate::aggregate::{Aggregate, Change, Weight};
 use crate::scan::Dtype;
@@ -37,13 +38,15 @@ pub(super) fn format_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// The line that makes the optimizer step FP32 copies, as it stands in this run.
-pub(super) fn step_masters(aggregate: &Aggregate) -> String {
+/// What makes the optimizer step FP32 copies in this run; `then` ends the sentence.
+pub(super) fn step_masters(aggregate: &Aggregate, then: &str) -> Remedy {
     let lr = aggregate.latest.as_ref().and_then(|s| s.lr).map_or("lr".to_string(), number);
-    format!(
+    let text = format!(
         "Let the optimizer step FP32 copies: `let mut opt = MasterWeights::new(&vs)?.build(opt, {lr})?`, where `opt` is what you \
-         build on `vs` now (`nn::AdamW {{ wd: .. }}`, `nn::sgd(..)`), with its settings. The rest of the loop stays as it is"
-    )
+         build on `vs` now (`nn::AdamW {{ wd: .. }}`, `nn::sgd(..)`), with its settings. The rest of the loop stays as it is{then}"
+    );
+    let is_bf16 = stepped_in_low_precision(aggregate).first().is_some_and(|(_, change)| change.dtype == Dtype::Bf16);
+    Remedy::from(text).set("precision", if is_bf16 { "bf16-masters" } else { "fp16-masters" })
 }
 
 /// Whether the optimizer divides by a root of squared gradients, as Adam and RMSprop do.

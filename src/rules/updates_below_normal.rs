@@ -29,26 +29,41 @@
 
 use super::text::{counted, measured, number, power_of_two, share};
 use super::update_advice::{may_step, some_of, step_masters, stepped_in_low_precision};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict, broken_masters, dead_updates};
+use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict, broken_masters, dead_updates};
 use crate::aggregate::{Aggregate, Change, Weight};
 use crate::observation::Probe;
 use crate::scan::Dtype;
 
+const NAME: &str = "updates-below-normal";
 /// Scanned steps in a row that are long.
-const LONG: u64 = 20;
+const LONG: Threshold = Threshold::new(
+    NAME,
+    "long",
+    20.0,
+    "scanned steps in a row",
+    "16 of 28 healthy runs have a tensor below 2^-14 for ten samples in a row; it takes most of the model, twice as long.",
+);
 /// Part of the elements that must lie in such parameters.
-const MOST: f64 = 0.5;
+const MOST: Threshold =
+    Threshold::new(NAME, "most", 0.5, "share of elements", "Biases and gains have small updates in every run.");
 /// Share of the first loss below which small updates are those of a run that has converged.
-const CONVERGED: f64 = 0.25;
+const CONVERGED: Threshold = Threshold::new(
+    NAME,
+    "converged",
+    0.25,
+    "share of the first loss",
+    "Where the loss has come down to a quarter small updates are those of a run that converges.",
+);
 /// Phi at which the updates are known to arrive.
-const ARRIVES: f64 = 0.98;
+const ARRIVES: Threshold =
+    Threshold::new(NAME, "arrives", 0.98, "phi", "Runs with phi at 0.98 or more ended within 0.5 % of FP32.");
 
 /// See the page of the rule.
 pub struct UpdatesBelowNormal;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP402",
-    name: "updates-below-normal",
+    name: NAME,
     severity: Severity::Warning,
     summary: "Updates of FP16 parameters have stayed below FP16's smallest normal number.",
     source: include_str!("updates_below_normal.rs"),
@@ -60,24 +75,30 @@ impl Rule for UpdatesBelowNormal {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Scans { steps: LONG, applies: |a| may_step(a, |dtype| dtype == Dtype::F16) }
+        Needs::Scans { steps: LONG.default as u64, applies: |a| may_step(a, |dtype| dtype == Dtype::F16) }
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[LONG, MOST, CONVERGED, ARRIVES]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        firing(aggregate, limits).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
 
-fn firing(aggregate: &Aggregate) -> Option<Firing> {
+fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let stepped: Vec<_> =
         stepped_in_low_precision(aggregate).into_iter().filter(|(_, c)| c.dtype == Dtype::F16).collect();
-    let is_below = |(w, _): &(&Weight, &Change)| w.below_normal.is_some_and(|(n, _)| n >= LONG);
+    let is_below = |(w, _): &(&Weight, &Change)| w.below_normal.is_some_and(|(n, _)| n >= limits.count(&LONG));
     let below: Vec<_> = stepped.iter().copied().filter(is_below).collect();
     let (all, part) = (elements(&stepped), elements(&below));
-    if part as f64 <= MOST * all as f64 || aggregate.losses.has_fallen_to(CONVERGED) == Some(true) {
+    if part as f64 <= limits.of(&MOST) * all as f64
+        || aggregate.losses.has_fallen_to(limits.of(&CONVERGED)) == Some(true)
+    {
         return None;
     }
-    if dead_updates::fires(aggregate) || broken_masters::optimizer_steps_the_model(aggregate) {
+    if dead_updates::fires(aggregate, limits) || broken_masters::optimizer_steps_the_model(aggregate, limits) {
         return None;
     }
     let phi = aggregate.weights.fidelity(|s| s.stepped).phi();
@@ -101,7 +122,7 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
     evidence.extend(phi.map(|phi| measured("phi", phi)));
     evidence.extend(aggregate.latest.as_ref().and_then(|s| s.lr).map(|lr| measured("lr", lr)));
     Some(Firing {
-        severity: if phi.is_some_and(|phi| phi >= ARRIVES) { Severity::Info } else { Severity::Warning },
+        severity: if phi.is_some_and(|phi| phi >= limits.of(&ARRIVES)) { Severity::Info } else { Severity::Warning },
         layer: String::new(),
         operator: String::new(),
         probe: Some(Probe::Update),
@@ -115,7 +136,7 @@ fn firing(aggregate: &Aggregate) -> Option<Firing> {
             power_of_two(largest),
             share(part as f64 / all as f64),
         ),
-        remedy: format!("{}.", step_masters(aggregate)).into(),
+        remedy: step_masters(aggregate, "."),
     })
 }
 

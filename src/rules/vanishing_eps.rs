@@ -26,20 +26,27 @@
 
 use super::text::{count, counted, measured, number, said, share};
 use super::update_advice::{format_name, some_of, step_masters, stepped_in_low_precision, uses_second_moment};
-use super::{Evidence, Firing, Limits, Rule, RuleInfo, Severity, Verdict};
+use super::{Evidence, Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Change, Weight};
 use crate::observation::Probe;
 use crate::scan::Dtype;
 
+const NAME: &str = "vanishing-eps";
 /// Updates larger than this many learning rates come from no sound second moment.
-const TOO_LARGE: f64 = 300.0;
+const TOO_LARGE: Threshold = Threshold::new(
+    NAME,
+    "too-large",
+    300.0,
+    "learning rates",
+    "A sound step of Adam is at most 3 times the learning rate, one of RMSprop with momentum 100 times; with the second moment at 0 in FP16 it is up to a thousand.",
+);
 
 /// See the page of the rule.
 pub struct VanishingEps;
 
 static INFO: RuleInfo = RuleInfo {
     code: "AMP407",
-    name: "vanishing-eps",
+    name: NAME,
     severity: Severity::Error,
     summary: "The optimizer's eps, or its second moment, is zero in FP16: its updates are NaN, infinite, or far too large.",
     source: include_str!("vanishing_eps.rs"),
@@ -50,8 +57,12 @@ impl Rule for VanishingEps {
         &INFO
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        let found = divided_by_zero(aggregate).or_else(|| divided_by_almost_zero(aggregate));
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[TOO_LARGE]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        let found = divided_by_zero(aggregate).or_else(|| divided_by_almost_zero(aggregate, limits));
         found.map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()
     }
 }
@@ -110,14 +121,14 @@ fn divided_by_zero(aggregate: &Aggregate) -> Option<Firing> {
         said("dtype", dtype.name()),
         measured("largest_gradient_rms", ruined.iter().filter_map(|(_, c)| c.gradient_rms).fold(0.0, f64::max)),
     ];
-    let remedy = format!("{}: there `eps` is what you set. {eps}.", step_masters(aggregate));
+    let remedy = step_masters(aggregate, &format!(": there `eps` is what you set. {eps}."));
     Some(firing(aggregate, &ruined, bad as f64, evidence, explanation, remedy))
 }
 
-fn divided_by_almost_zero(aggregate: &Aggregate) -> Option<Firing> {
+fn divided_by_almost_zero(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let lr = aggregate.latest.as_ref()?.lr.filter(|&lr| lr > 0.0)?;
     let mut large = stepped(aggregate);
-    large.retain(|(_, c)| c.dtype == Dtype::F16 && c.update_max > TOO_LARGE * lr);
+    large.retain(|(_, c)| c.dtype == Dtype::F16 && c.update_max > limits.of(&TOO_LARGE) * lr);
     let most = large.iter().map(|(_, c)| c.update_max).fold(0.0, f64::max);
     if large.is_empty() {
         return None;
@@ -131,7 +142,7 @@ fn divided_by_almost_zero(aggregate: &Aggregate) -> Option<Firing> {
         number((most / lr).round()),
     );
     let evidence = vec![measured("max_abs", most), measured("lr", lr), measured("update_per_lr", most / lr)];
-    let remedy = format!("{}: there the second moment does not underflow.", step_masters(aggregate));
+    let remedy = step_masters(aggregate, ": there the second moment does not underflow.");
     Some(firing(aggregate, &large, most / lr, evidence, explanation, remedy))
 }
 
@@ -145,7 +156,7 @@ fn firing(
     strength: f64,
     evidence: Vec<Evidence>,
     explanation: String,
-    remedy: String,
+    remedy: Remedy,
 ) -> Firing {
     let updates = aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::Update);
     let is_first =
@@ -160,7 +171,7 @@ fn firing(
         strength,
         evidence,
         explanation,
-        remedy: remedy.into(),
+        remedy,
     }
 }
 

@@ -89,8 +89,11 @@ fn summary_of(snapshot: &Snapshot, rank: &str) -> Vec<String> {
     if header.step.is_some() {
         lines.push(progress(header));
     }
+    lines.extend(findings.policy.iter().cloned());
     lines.push(verdict(snapshot));
     lines.extend(findings.found.iter().map(finding));
+    let accepted = findings.accepted.iter();
+    lines.extend(accepted.map(|a| format!("accepted: {}: {}", consequence_text(&a.finding), a.reason)));
     lines
 }
 

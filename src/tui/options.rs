@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::rules::Policy;
+
 /// The run to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchTarget {
@@ -19,7 +21,7 @@ pub enum WatchTarget {
 }
 
 /// What `ampdoctor watch` was asked to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WatchOptions {
     /// The run to watch.
     pub target: WatchTarget,
@@ -29,6 +31,8 @@ pub struct WatchOptions {
     pub exit_at_end: bool,
     /// Print plain lines even where standard output is a terminal (`--plain`).
     pub plain: bool,
+    /// What was decided about the rules.
+    pub policy: Policy,
 }
 
 impl WatchOptions {
@@ -37,7 +41,7 @@ impl WatchOptions {
 
     /// Watches `target` with the defaults: the dashboard on a terminal, plain lines elsewhere, until the user leaves.
     pub fn new(target: WatchTarget) -> Self {
-        Self { target, once: None, exit_at_end: false, plain: false }
+        Self { target, once: None, exit_at_end: false, plain: false, policy: Policy::default() }
     }
 }
 

@@ -15,6 +15,7 @@ use super::state::{Findings, Judge, Ranks, Run, Source};
 use super::view::Theme;
 use super::world::{Batch, Command, Event, World};
 use crate::observation::{Probe, Record};
+use crate::report::policy_text;
 use crate::rules::{Diagnosis, Doubt, Evidence, Finding, Health, Severity, Value};
 
 #[path = "../../tests/common/scenario.rs"]
@@ -140,7 +141,9 @@ pub fn judge(found: Vec<Finding>) -> Judge {
             name: "scale-thrash",
             reason: "20 bursts of skipped steps are needed to tell, 0 were seen".into(),
         };
-        Findings { health, found: found.clone(), doubts: if scanned { vec![doubt] } else { Vec::new() } }
+        let doubts = if scanned { vec![doubt] } else { Vec::new() };
+        let policy = policy_text(diagnosis.policy());
+        Findings { health, found: found.clone(), doubts, accepted: diagnosis.accepted().to_vec(), policy }
     })
 }
 

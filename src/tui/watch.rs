@@ -33,7 +33,7 @@ pub fn watch(options: WatchOptions) -> anyhow::Result<WatchOutcome> {
     let signals = Signals::listen().context("signals cannot be listened to")?;
     let input = if dashboard && options.once.is_none() { Input::Terminal } else { Input::Signals };
     let mut world = open(&options.target, signals, input)?;
-    let source = Source { place: place(&options.target), ..Source::default() };
+    let source = Source { place: place(&options.target), policy: options.policy, ..Source::default() };
     if let Some(size) = options.once {
         if let WatchTarget::Run(run) = &options.target {
             can_be_read(run)?;

@@ -8,9 +8,10 @@ use super::super::number::Number;
 use super::super::whatif::WhatIfSummary;
 use super::super::{Attributed, Run};
 use super::SCHEMA_VERSION;
+use super::configuration::ConfigurationDocument;
 use super::magnitudes::LayerDocument;
 use super::rank::RankDocument;
-use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Remedy, Setting, Value};
+use crate::rules::{Accepted, Doubt, Evidence, Finding, Health, Omitted, Remedy, Setting, Value};
 
 /// The report.
 #[derive(Serialize)]
@@ -20,7 +21,9 @@ pub(super) struct Document<'a> {
     generator: &'static str,
     run: RunDocument<'a>,
     verdict: VerdictDocument,
+    configuration: ConfigurationDocument<'a>,
     findings: Vec<FindingDocument<'a>>,
+    accepted: Vec<AcceptedDocument<'a>>,
     omitted: Vec<OmittedDocument>,
     doubts: Vec<DoubtDocument<'a>>,
     /// All ranks together.
@@ -80,6 +83,20 @@ struct RemedyDocument<'a> {
     set: SettingMap<'a>,
 }
 
+/// A finding that somebody knows of.
+#[derive(Serialize)]
+struct AcceptedDocument<'a> {
+    reason: &'a str,
+    finding: FindingDocument<'a>,
+}
+
+impl<'a> AcceptedDocument<'a> {
+    fn of(of: &Attributed<'a, Accepted>) -> Self {
+        let finding = Attributed { rank: of.rank, item: &of.item.finding };
+        Self { reason: &of.item.reason, finding: FindingDocument::of(&finding) }
+    }
+}
+
 /// A rule that fired in more layers than are listed.
 #[derive(Serialize)]
 struct OmittedDocument {
@@ -103,7 +120,9 @@ impl<'a> Document<'a> {
             generator: concat!("ampdoctor ", env!("CARGO_PKG_VERSION")),
             run: RunDocument::of(run),
             verdict: VerdictDocument::of(run),
+            configuration: ConfigurationDocument::of(run),
             findings: run.findings().iter().map(FindingDocument::of).collect(),
+            accepted: run.accepted().iter().map(AcceptedDocument::of).collect(),
             omitted: run.omitted().iter().map(OmittedDocument::of).collect(),
             doubts: run.doubts().iter().map(DoubtDocument::of).collect(),
             layers: layer_magnitudes(run).iter().map(LayerDocument::of).collect(),

@@ -2,6 +2,7 @@ use super::*;
 use crate::aggregate::Aggregate;
 use crate::observation::{End, EndReason, Record, Sampling};
 use crate::report::fixture::{Fixture, run_info};
+use crate::rules::Policy;
 
 #[test]
 fn a_finding_says_where_since_when_why_and_what_to_change() {
@@ -40,6 +41,7 @@ fn colours_change_nothing_but_colours() {
 fn quiet(records: &[Record], health: Health) -> String {
     let mut aggregate = Aggregate::default();
     records.iter().cloned().for_each(|record| aggregate.apply(record));
+    let policy = Policy::default();
     let rank = Rank {
         file: "",
         integrity: None,
@@ -49,6 +51,8 @@ fn quiet(records: &[Record], health: Health) -> String {
         findings: &[],
         doubts: &[],
         omitted: &[],
+        accepted: &[],
+        policy: &policy,
         health,
     };
     text(&Run::single(rank), &Layout::default())
@@ -77,6 +81,7 @@ fn who_cannot_tell_says_what_to_do() {
 fn a_run_too_short_for_a_rule_is_healthy_only_so_far() {
     let doubts = [Doubt { code: "AMP201", name: "gradient-underflow", reason: "1 of 3 samples".into() }];
     let aggregate = Aggregate::default();
+    let policy = Policy::default();
     let rank = Rank {
         file: "",
         integrity: None,
@@ -86,6 +91,8 @@ fn a_run_too_short_for_a_rule_is_healthy_only_so_far() {
         findings: &[],
         doubts: &doubts,
         omitted: &[],
+        accepted: &[],
+        policy: &policy,
         health: Health::Healthy,
     };
     let report = text(&Run::single(rank), &Layout::default());

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::observation::ScalerConfig;
-use crate::rules::Diagnosis;
 use crate::rules::scale_simulation::{SimulatedScaler, Uniform, median, number, settings, simulate};
+use crate::rules::{Diagnosis, Value};
 
 /// Batches of which this share is bad at any scale, below a ceiling of 2^15 that noise of half an octave blurs.
 fn bad_batches(p: f64, seed: u64) -> impl FnMut(f64) -> bool {
@@ -142,7 +142,9 @@ fn case_3_bad_batches_are_named_and_the_remedy_applied_ends_it() {
         "{}",
         firing.remedy.text
     );
-    let interval = firing.remedy.text.split(" to ").nth(1).and_then(|s| s.split(',').next()).unwrap().parse().unwrap();
+    let set = |name: &str| firing.remedy.set.iter().find(|s| s.name == name).map(|s| &s.value);
+    assert!(matches!(set("min_scale"), Some(Value::Number(floor)) if *floor >= 1.0), "{:?}", firing.remedy);
+    let Some(&Value::Count(interval)) = set("growth_interval") else { panic!("{:?}", firing.remedy) };
     let (_, found) = simulate(settings(interval), 100_000, bad_batches(0.003, 6));
     assert!(!found.contains_key("AMP302"), "n = {interval}: {found:#?}");
 }

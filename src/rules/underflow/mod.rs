@@ -9,10 +9,11 @@ mod words;
 
 pub(super) use judged::{Judged, SAMPLES};
 
+pub(super) use self::decision::THRESHOLDS;
 use self::decision::decide;
-use super::Firing;
 use super::scale_advice::ScaleAdvice;
 use super::scaling::Scaling;
+use super::{Firing, Limits};
 use crate::aggregate::Aggregate;
 
 /// Octaves by which a single streak of non-finite gradients lowers the scale when these, and not the scale, are the fault.
@@ -40,7 +41,7 @@ pub(super) enum Seen {
 }
 
 /// Judges the FP16 gradients of the latest step.
-pub(super) fn see(aggregate: &Aggregate) -> Seen {
+pub(super) fn see(aggregate: &Aggregate, limits: &Limits) -> Seen {
     if !aggregate.has_fp16_gradients() || scale_collapsed(aggregate) {
         return Seen::Well;
     }
@@ -48,12 +49,12 @@ pub(super) fn see(aggregate: &Aggregate) -> Seen {
     if judged.is_empty() {
         return Seen::Nothing(samples);
     }
-    match decide(&judged) {
+    match decide(&judged, limits) {
         None => Seen::Well,
         Some(decision) => {
             let advice = ScaleAdvice::of(aggregate);
             let cause = cause(aggregate, &judged[decision.first], advice.as_ref());
-            Seen::Fault(cause, Box::new(words::firing(aggregate, &judged, &decision, cause, advice.as_ref())))
+            Seen::Fault(cause, Box::new(words::firing(aggregate, &judged, &decision, cause, advice.as_ref(), limits)))
         }
     }
 }
@@ -64,8 +65,8 @@ pub(super) fn may_have_fp16_gradients(aggregate: &Aggregate) -> bool {
 }
 
 /// The firing of the rule that speaks for this cause.
-pub(super) fn fault_of(aggregate: &Aggregate, wanted: Cause) -> Option<Box<Firing>> {
-    match see(aggregate) {
+pub(super) fn fault_of(aggregate: &Aggregate, wanted: Cause, limits: &Limits) -> Option<Box<Firing>> {
+    match see(aggregate, limits) {
         Seen::Fault(cause, firing) if cause == wanted => Some(firing),
         _ => None,
     }

@@ -1,14 +1,14 @@
 //! How an underflow is told: the numbers, what they mean, and what to change.
 
 use super::Cause;
-use super::decision::{Decision, LAYER_HARMED, MEDIAN_NEAR};
+use super::decision::{Decision, MEDIAN_NEAR, layer_harmed};
 use super::judged::Judged;
 use crate::aggregate::Aggregate;
 use crate::numerics::Underflow;
 use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, headroom, set_scale};
 use crate::rules::scaling::Scaling;
 use crate::rules::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
-use crate::rules::{Evidence, Firing, Severity};
+use crate::rules::{Evidence, Firing, Limits, Remedy, Severity};
 
 pub(super) fn firing(
     aggregate: &Aggregate,
@@ -16,6 +16,7 @@ pub(super) fn firing(
     decision: &Decision,
     cause: Cause,
     advice: Option<&ScaleAdvice<'_>>,
+    limits: &Limits,
 ) -> Firing {
     let shown = &judged[decision.first];
     // Where the scale is the cause, the run as a whole is the place.
@@ -27,14 +28,14 @@ pub(super) fn firing(
         probe: Some(shown.site.site.probe),
         since: judged
             .iter()
-            .filter(|j| j.lasting() >= shown.lasting().min(LAYER_HARMED))
+            .filter(|j| j.lasting() >= shown.lasting().min(layer_harmed(shown, limits)))
             .map(|j| j.since)
             .min()
             .unwrap_or(shown.since),
         strength: decision.median.max(shown.lasting()),
         evidence: evidence(shown, judged.len(), decision, advice),
-        explanation: explanation(aggregate, judged, decision, cause),
-        remedy: remedy(aggregate, shown, names_layer, advice).into(),
+        explanation: explanation(aggregate, judged, decision, cause, limits),
+        remedy: remedy(aggregate, shown, names_layer, advice),
     }
 }
 
@@ -68,9 +69,15 @@ fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Opti
     evidence
 }
 
-fn explanation(aggregate: &Aggregate, judged: &[Judged<'_>], decision: &Decision, cause: Cause) -> String {
+fn explanation(
+    aggregate: &Aggregate,
+    judged: &[Judged<'_>],
+    decision: &Decision,
+    cause: Cause,
+    limits: &Limits,
+) -> String {
     let shown = &judged[decision.first];
-    let upstream = judged[decision.first + 1..].iter().filter(|j| j.lasting() > MEDIAN_NEAR).count();
+    let upstream = judged[decision.first + 1..].iter().filter(|j| j.lasting() > limits.of(&MEDIAN_NEAR)).count();
     let mut text = vec![what_is_left(shown), what_is_wrong(judged, decision)];
     if decision.layer_is_to_blame {
         text.push(format!("It begins at layer `{}`{}.", layer_name(&shown.site.site), made_by(aggregate, shown)));
@@ -154,7 +161,7 @@ fn remedy(
     shown: &Judged<'_>,
     layer_is_to_blame: bool,
     advice: Option<&ScaleAdvice<'_>>,
-) -> String {
+) -> Remedy {
     let config = aggregate.scaler_config.as_ref();
     let now = shown.latest.loss_scale;
     // Underflow is never cured by a lower scale: one that is not above what is in force says that the layer, and not the scale, is the place to look.
@@ -163,36 +170,42 @@ fn remedy(
         set_scale(config, now, exponent).filter(|_| higher || now.is_none())
     };
     let Some(advice) = advice else {
-        return match raised(16) {
-            Some(set) => format!(
+        let Some(set) = raised(ScaleAdvice::DEFAULT_INIT) else { return look_at(aggregate, shown) };
+        return set.reworded(|set| {
+            format!(
                 "Nothing of the gradient is left to compute a scale from. {}; a dynamic one halves itself until the gradients fit.",
                 sentence(set)
-            ),
-            None => look_at(aggregate, shown),
-        };
+            )
+        });
     };
     let blamed = if layer_is_to_blame { Blamed::TooSmall(shown.site) } else { Blamed::Nobody };
-    let Some(exponent) = advice.exponent() else { return sentence(advice.layer_to_fix(blamed)) + "." };
-    let Some(set) = raised(exponent).map(sentence) else { return look_at(aggregate, shown) };
+    let Some(exponent) = advice.exponent() else {
+        return advice.layer_to_fix(blamed).reworded(|fix| sentence(fix) + ".");
+    };
+    let Some(set) = raised(exponent) else { return look_at(aggregate, shown) };
     let fits = headroom(advice, exponent);
     if shown.latest.stats.max_abs > 0.0 {
         let compared = compare(shown.site, &shown.latest.stats, now.unwrap_or(1.0), exponent);
-        format!("{set}: {compared}, and {fits}.")
+        set.reworded(|set| format!("{}: {compared}, and {fits}.", sentence(set)))
     } else {
-        format!(
-            "{set}: a gradient of which nothing is left cannot say which scale it needs, so begin there and look again; {fits}."
-        )
+        set.reworded(|set| {
+            format!(
+                "{}: a gradient of which nothing is left cannot say which scale it needs, so begin there and look again; {fits}.",
+                sentence(set)
+            )
+        })
     }
 }
 
 /// What to look at where the scale cannot help.
-fn look_at(aggregate: &Aggregate, shown: &Judged<'_>) -> String {
+fn look_at(aggregate: &Aggregate, shown: &Judged<'_>) -> Remedy {
     let site = &shown.site.site;
     let via = shown.latest.via.and_then(|id| aggregate.site(id)).map_or(site, |v| &v.site);
-    format!(
+    let text = format!(
         "Look at layer `{}`, at what `{}` passes backward: a factor that shrinks the gradient there, a sigmoid or softmax at its end, a mean over very \
          many elements. Take it out, or compute that part in FP32.",
         layer_name(site),
         via.label()
-    )
+    );
+    Remedy::from(text).in_fp32(&site.layer)
 }

@@ -47,7 +47,7 @@ impl<'a> Window<'a> {
             fix: advices
                 .iter()
                 .find(|advice| advice.window.is_empty())
-                .map(|advice| advice.layer_to_fix(Blamed::Nobody)),
+                .map(|advice| advice.layer_to_fix(Blamed::Nobody).text),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What was found, and what could not be told.
 
-use crate::rules::{Diagnosis, Doubt, Finding, Health};
+use crate::report::policy_text;
+use crate::rules::{Accepted, Diagnosis, Doubt, Finding, Health};
 
 /// The verdict on the run, with everything it rests on.
 #[derive(Clone, Debug)]
@@ -11,12 +12,22 @@ pub struct Findings {
     pub found: Vec<Finding>,
     /// Rules that cannot tell.
     pub doubts: Vec<Doubt>,
+    /// What was found and is accepted.
+    pub accepted: Vec<Accepted>,
+    /// What was decided about the rules, in words.
+    pub policy: Vec<String>,
 }
 
 impl Findings {
     /// What a diagnosis holds.
     pub fn of(diagnosis: &Diagnosis) -> Self {
-        Self { health: diagnosis.health(), found: diagnosis.findings().to_vec(), doubts: diagnosis.doubts().to_vec() }
+        Self {
+            health: diagnosis.health(),
+            found: diagnosis.findings().to_vec(),
+            doubts: diagnosis.doubts().to_vec(),
+            accepted: diagnosis.accepted().to_vec(),
+            policy: policy_text(diagnosis.policy()),
+        }
     }
 }
 

@@ -312,6 +312,8 @@ mod tests {
             health: crate::rules::Health::Findings,
             found: underflow(),
             doubts: Vec::new(),
+            accepted: Vec::new(),
+            policy: Vec::new(),
         };
         let mut ranks = Ranks::new(Run::judged_by(Source::default(), std::rc::Rc::new(found)));
         for (rank, steps) in [(0, 40), (1, 60)] {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::{Findings, Header, Rates, RunState, Snapshot};
 use crate::observation::Record;
-use crate::rules::{Diagnosis, Finding};
+use crate::rules::{Diagnosis, Finding, Policy};
 
 /// What is known of the recording beside what it holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
     /// Where it lies, as the user wrote it.
     pub place: String,
@@ -20,6 +20,8 @@ pub struct Source {
     pub command_ended: bool,
     /// Why it cannot be read on, where it cannot.
     pub problem: Option<String>,
+    /// What was decided about the rules.
+    pub policy: Policy,
     /// Something else to say in the header.
     pub notice: Option<String>,
 }
@@ -53,7 +55,7 @@ impl Run {
 
     /// As [`Run::new`], with another judge than the rules.
     pub fn judged_by(source: Source, judge: Judge) -> Self {
-        let (diagnosis, rates) = (Diagnosis::new(), Rates::default());
+        let (diagnosis, rates) = (Diagnosis::under(source.policy.clone()), Rates::default());
         Self { judge, diagnosis, rates, source, read_at: Duration::ZERO, age: Duration::ZERO, replay: false }
     }
 
@@ -70,7 +72,8 @@ impl Run {
 
     /// Forgets what was read: another recording took its place.
     pub fn restart(&mut self) {
-        (self.diagnosis, self.rates, self.replay) = (Diagnosis::new(), Rates::default(), false);
+        let blank = Diagnosis::under(self.source.policy.clone());
+        (self.diagnosis, self.rates, self.replay) = (blank, Rates::default(), false);
     }
 
     /// Tells that everything recorded so far was there when watching began: if the run has ended, this is a replay.

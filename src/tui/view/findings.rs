@@ -10,6 +10,7 @@ use super::layers::letter;
 use super::number::grouped;
 use super::wrap::labelled;
 use super::{View, panel, theme::Theme};
+use crate::report::consequence_text;
 use crate::rules::{Finding, Health, Severity};
 use crate::tui::state::Findings;
 use crate::tui::ui::Panel;
@@ -75,6 +76,10 @@ fn lines(view: &View, width: usize, focused: bool) -> (Vec<Line<'static>>, usize
             lines.extend(labelled("    why: ", view.theme.dim(), &finding.explanation, width));
         }
         lines.extend(finding.consequences.iter().map(|f| follower(f, "    follows: ", view.theme)));
+    }
+    for accepted in &findings.accepted {
+        let text = format!("{}: {}", consequence_text(&accepted.finding), accepted.reason);
+        lines.extend(labelled("  accepted  ", view.theme.dim(), &text, width));
     }
     for doubt in &findings.doubts {
         let text = format!("{} {}: {}", doubt.code, doubt.name, doubt.reason);

@@ -21,6 +21,7 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) -> Extent {
         rows.extend(about(run, (instrument.full_steps, instrument.steps)));
     }
     rows.extend(counts(instrument));
+    rows.extend(view.snapshot.findings.policy.iter().map(|text| ("rules", text.clone())));
     let mut lines: Vec<Line> =
         rows.iter().flat_map(|(name, text)| labelled(&format!("{name:<14}"), theme.dim(), text, width)).collect();
     lines.extend(notes(instrument, width, theme));

@@ -1,0 +1,215 @@
+//! `ampdoctor.toml`: what its user decided about the rules.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::Context;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::suggest::nearest;
+use crate::rules::{self, Allow, Level, Limit, Pattern, Policy, Rule, RuleInfo, Severity, Threshold};
+
+/// The file that is read where none is named.
+const FILE: &str = "ampdoctor.toml";
+const LEVELS: [(&str, Option<Severity>); 4] = [
+    ("off", None),
+    ("info", Some(Severity::Info)),
+    ("warning", Some(Severity::Warning)),
+    ("error", Some(Severity::Error)),
+];
+
+/// What is wrong with a file, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}: {file}:{line}")]
+struct ConfigError {
+    message: String,
+    file: String,
+    /// From 1.
+    line: usize,
+}
+
+/// What the file says that is named, else `ampdoctor.toml` in the current directory, else nothing.
+///
+/// # Errors
+/// Where the named file cannot be read, and where a name or a value in it is not known.
+pub(super) fn policy(named: Option<&Path>) -> anyhow::Result<Policy> {
+    let path = named.unwrap_or(Path::new(FILE));
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(Policy::default()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("the configuration cannot be read: {}", path.display()));
+        }
+    };
+    Ok(parse(&text, &path.display().to_string())?)
+}
+
+fn parse(text: &str, file: &str) -> Result<Policy, ConfigError> {
+    let at = |Mistake { message, span }: Mistake| {
+        let line = text.bytes().take(span.start).filter(|&byte| byte == b'\n').count() + 1;
+        ConfigError { message, file: file.to_owned(), line }
+    };
+    let document = DeTable::parse(text).map_err(|error| {
+        at(Mistake { message: format!("this is no TOML: {}", error.message()), span: error.span().unwrap_or(0..0) })
+    })?;
+    let mut policy = Policy { file: Some(file.to_owned()), ..Policy::default() };
+    read(document.get_ref(), &mut policy).map_err(at)?;
+    Ok(policy)
+}
+
+/// What is wrong, and the bytes it stands in.
+struct Mistake {
+    message: String,
+    span: Range<usize>,
+}
+
+type Read<T = ()> = Result<T, Mistake>;
+
+fn read(document: &DeTable<'_>, policy: &mut Policy) -> Read {
+    for (key, value) in in_order(document) {
+        match key.get_ref().as_ref() {
+            "rules" => rules_of(value, None, policy)?,
+            "layers" => {
+                for (pattern, rules) in in_order(table(value)?) {
+                    rules_of(rules, Some(Pattern::new(pattern.get_ref())), policy)?;
+                }
+            }
+            "allow" => {
+                for allowed in array(value)? {
+                    policy.allow.push(allow(allowed)?);
+                }
+            }
+            _ => return Err(unknown(key, "there is nothing called", &["rules", "layers", "allow"])),
+        }
+    }
+    Ok(())
+}
+
+/// The settings of some rules, in the whole run or in some layers.
+fn rules_of(value: &Spanned<DeValue<'_>>, layers: Option<Pattern>, policy: &mut Policy) -> Read {
+    for (key, settings) in in_order(table(value)?) {
+        let rule = rule(key.get_ref(), key.span())?;
+        for (name, value) in in_order(table(settings)?) {
+            let layers = layers.clone();
+            match name.get_ref().as_ref() {
+                "level" => {
+                    let RuleInfo { code, name, .. } = *rule.info();
+                    policy.levels.push(Level { code, name, layers, severity: level(value)? });
+                }
+                _ => {
+                    let threshold = threshold(rule, name, layers.is_some())?;
+                    policy.limits.set(Limit { threshold, layers, value: number(value, &threshold)? });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn rule(name: &str, span: Range<usize>) -> Read<&'static dyn Rule> {
+    rules::find(name).ok_or_else(|| {
+        let names = rules::all().iter().flat_map(|rule| [rule.info().code, rule.info().name]);
+        Mistake {
+            message: format!("there is no rule `{name}`. {}`ampdoctor rules` lists them", meant(name, names)),
+            span,
+        }
+    })
+}
+
+fn threshold(rule: &'static dyn Rule, name: &Spanned<std::borrow::Cow<'_, str>>, by_layer: bool) -> Read<Threshold> {
+    let all = rule.thresholds();
+    let RuleInfo { code, name: of, .. } = rule.info();
+    let Some(known) = all.iter().find(|threshold| threshold.name == name.get_ref().as_ref()) else {
+        let names: Vec<&str> = all.iter().map(|threshold| threshold.name).chain(["level"]).collect();
+        return Err(unknown(name, &format!("rule {code} {of} has no threshold"), &names));
+    };
+    if by_layer && !rule.thresholds_by_layer().contains(&known.name) {
+        let message = format!(
+            "`{}` of rule {code} {of} is judged over the whole run and cannot be set for some layers",
+            known.name
+        );
+        return Err(Mistake { message, span: name.span() });
+    }
+    Ok(*known)
+}
+
+fn allow(value: &Spanned<DeValue<'_>>) -> Read<Allow> {
+    let (mut code, mut layers, mut reason) = (None, None, None);
+    for (key, value) in in_order(table(value)?) {
+        match key.get_ref().as_ref() {
+            "code" => code = Some(rule(string(value)?, value.span())?.info().code),
+            "layer" => layers = Some(Pattern::new(string(value)?)),
+            "reason" => reason = Some(string(value)?.trim()).filter(|reason| !reason.is_empty()),
+            _ => return Err(unknown(key, "an acceptance has no", &["code", "layer", "reason"])),
+        }
+    }
+    let missing = |what: &str| Mistake { message: format!("an acceptance needs a {what}"), span: value.span() };
+    let reason = reason.ok_or_else(|| missing("`reason`: it is repeated in every report"))?;
+    Ok(Allow {
+        code: code.ok_or_else(|| missing("`code`: of the rule whose finding is accepted"))?,
+        layers,
+        reason: reason.into(),
+    })
+}
+
+fn level(value: &Spanned<DeValue<'_>>) -> Read<Option<Severity>> {
+    let typed = string(value)?;
+    LEVELS.iter().find(|(name, _)| *name == typed).map(|(_, severity)| *severity).ok_or_else(|| {
+        let names = LEVELS.map(|(name, _)| name);
+        let message =
+            format!("there is no level `{typed}`. {}The levels are {}", meant(typed, names), names.join(", "));
+        Mistake { message, span: value.span() }
+    })
+}
+
+fn number(value: &Spanned<DeValue<'_>>, threshold: &Threshold) -> Read<f64> {
+    let parsed = match value.get_ref() {
+        DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix()).ok().map(|n| n as f64),
+        DeValue::Float(x) => x.as_str().parse().ok(),
+        _ => None,
+    };
+    let number =
+        parsed.ok_or_else(|| Mistake { message: format!("`{}` is a number", threshold.name), span: value.span() })?;
+    let wrong =
+        |why| Mistake { message: format!("`{}` cannot be {number}: {why}", threshold.name), span: value.span() };
+    threshold.refuses(number).map_or(Ok(number), |why| Err(wrong(why)))
+}
+
+fn table<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Read<&'a DeTable<'i>> {
+    value.get_ref().as_table().ok_or_else(|| is_no(value, "table"))
+}
+
+fn array<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Read<&'a [Spanned<DeValue<'i>>]> {
+    value.get_ref().as_array().map(|array| &array[..]).ok_or_else(|| is_no(value, "list of tables, `[[allow]]`"))
+}
+
+fn string<'a>(value: &'a Spanned<DeValue<'_>>) -> Read<&'a str> {
+    value.get_ref().as_str().ok_or_else(|| is_no(value, "text in quotes"))
+}
+
+fn is_no(value: &Spanned<DeValue<'_>>, wanted: &str) -> Mistake {
+    Mistake { message: format!("here a {wanted} is wanted, not a {}", value.get_ref().type_str()), span: value.span() }
+}
+
+fn unknown(key: &Spanned<std::borrow::Cow<'_, str>>, what: &str, known: &[&str]) -> Mistake {
+    let typed = key.get_ref();
+    let message = format!("{what} `{typed}`. {}It knows {}", meant(typed, known.iter().copied()), known.join(", "));
+    Mistake { message, span: key.span() }
+}
+
+fn meant<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(typed, names).map_or(String::new(), |name| format!("Did you mean `{name}`? "))
+}
+
+/// The entries of a table in the order of the file.
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 mod losses;
 mod magnitude;
 mod maxima;
+mod metrics;
 mod non_finite;
 mod recipe;
 mod scale_dynamics;
@@ -17,6 +18,7 @@ pub(crate) use losses::median;
 pub use losses::{Loss, Losses};
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
+pub use metrics::{Metric, Metrics};
 pub use non_finite::{BackwardOrigins, NonFinite, NonFiniteStep, Origin, Streak, is_mask_operator};
 pub use recipe::{Clip, Misplaced, Mistake, Recipe, Sighting};
 pub use scale_dynamics::{Burst, Jump, ScaleDynamics, Skip};
@@ -54,6 +56,8 @@ pub struct Aggregate {
     pub non_finite: NonFinite,
     /// What the loss was at first, and lately.
     pub losses: Losses,
+    /// Metrics that the run told.
+    pub metrics: Metrics,
     /// How the optimizer moves the weights.
     pub weights: Weights,
     /// What comparisons with FP32 showed.
@@ -194,6 +198,7 @@ impl Aggregate {
         }
         self.losses.push(&step);
         self.recipe.push(&step, self.scaler_config.as_ref(), &self.sites);
+        self.metrics.push(&step);
         self.weights.push(&step, &self.sites);
         self.timeline.push(&step);
         self.latest = Some(step);

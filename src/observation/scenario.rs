@@ -156,6 +156,12 @@ impl StepBuilder<'_> {
         self
     }
 
+    /// Adds a metric.
+    pub fn metric(&mut self, name: &str, value: f64) -> &mut Self {
+        self.step.metrics.push((name.into(), value));
+        self
+    }
+
     /// Sets the loss scale of this step's backward.
     pub fn loss_scale(&mut self, scale: f64) -> &mut Self {
         self.step.loss_scale = Some(scale);

@@ -2,13 +2,14 @@
 
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
-    clip_before_unscale, dead_updates, exploding_updates, gradient_overflow, gradient_underflow, half_loss_scaled,
-    inexact_integers, loss_jump, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer,
-    no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer,
-    scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet,
-    scale_runaway, scale_thrash, scaled_loss_reported, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates,
-    static_scale_wrong, step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice, update_misplaced,
-    update_missing, updates_below_normal, vanishing_eps,
+    clip_before_unscale, dead_updates, evaluation_worse, exploding_updates, flat_loss, gradient_headroom,
+    gradient_overflow, gradient_underflow, half_loss_scaled, inexact_integers, loss_jump, loss_not_finite,
+    lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer, no_loss_scale,
+    non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer, scale_changed_between_optimizers,
+    scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
+    scaled_loss_reported, scaler_not_restored, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates,
+    starved_layers, static_scale_wrong, step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice,
+    update_misplaced, update_missing, updates_below_normal, useless_scaler, vanishing_eps, weights_beyond_fp16,
 };
 
 /// All rules, by code.
@@ -24,6 +25,8 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &inexact_integers::InexactIntegers,
         &gradient_underflow::GradientUnderflow,
         &gradient_overflow::GradientOverflow,
+        &starved_layers::StarvedLayers,
+        &gradient_headroom::GradientHeadroom,
         &scale_thrash::ScaleThrash,
         &scale_ratchet::ScaleRatchet,
         &scale_floor::ScaleFloor,
@@ -31,6 +34,8 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &scale_jump::ScaleJump,
         &static_scale_wrong::StaticScaleWrong,
         &no_loss_scale::NoLossScale,
+        &useless_scaler::UselessScaler,
+        &scaler_not_restored::ScalerNotRestored,
         &dead_updates::DeadUpdates,
         &updates_below_normal::UpdatesBelowNormal,
         &exploding_updates::ExplodingUpdates,
@@ -40,6 +45,7 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &vanishing_eps::VanishingEps,
         &unmoved_weights::UnmovedWeights,
         &missing_masters::MissingMasters,
+        &weights_beyond_fp16::WeightsBeyondFp16,
         &non_finite_origin::NonFiniteOrigin,
         &poisoned_buffer::PoisonedBuffer,
         &non_finite_optimizer_state::NonFiniteOptimizerState,
@@ -57,6 +63,9 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &no_gradient_for_optimizer::NoGradientForOptimizer,
         &scheduler_ahead::SchedulerAhead,
         &loss_jump::LossJump,
+        &flat_loss::FlatLoss,
+        &loss_not_finite::LossNotFinite,
+        &evaluation_worse::EvaluationWorse,
     ]
 }
 
@@ -92,6 +101,8 @@ mod tests {
         AMP107 inexact-integers warning
         AMP201 gradient-underflow error
         AMP202 gradient-overflow error
+        AMP203 starved-layers warning
+        AMP204 gradient-headroom warning
         AMP301 scale-thrash warning
         AMP302 scale-ratchet error
         AMP303 scale-floor error
@@ -99,6 +110,8 @@ mod tests {
         AMP306 scale-jump warning
         AMP307 static-scale-wrong error
         AMP308 no-loss-scale error
+        AMP309 useless-scaler warning
+        AMP310 scaler-not-restored warning
         AMP401 dead-updates error
         AMP402 updates-below-normal warning
         AMP403 exploding-updates error
@@ -108,6 +121,7 @@ mod tests {
         AMP407 vanishing-eps error
         AMP408 unmoved-weights error
         AMP411 missing-masters error
+        AMP410 weights-beyond-fp16 error
         AMP501 non-finite-origin error
         AMP502 poisoned-buffer error
         AMP503 non-finite-optimizer-state error
@@ -125,6 +139,9 @@ mod tests {
         AMP611 no-gradient-for-optimizer error
         AMP612 scheduler-ahead warning
         AMP701 loss-jump error
+        AMP702 flat-loss error
+        AMP703 loss-not-finite error
+        AMP704 evaluation-worse error
         ");
     }
 

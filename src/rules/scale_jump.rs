@@ -1,31 +1,30 @@
 //! ## What it finds
 //!
 //! A loss scale that changes by a factor which is neither the scaler's growth nor its backoff: `update` is called several times in a step, or the scale was
-//! set, lost or reset between two steps.
+//! set between two steps.
 //!
 //! ## Why it matters
 //!
-//! Several updates in one step halve the scale several times for one overflow, and count a clean step several times toward the next growth. A scaler that was
-//! not restored from the checkpoint begins again at `init_scale` and skips steps until it has found its place.
+//! Several updates in one step halve the scale several times for one overflow, and count a clean step several times toward the next growth.
 //!
 //! ## How it decides
 //!
 //! By the events of the scaler, each step held against the one before. The bounds `min_scale` and `max_scale` and the rounding of an f32 are allowed for.
 //!
-//! * **Warning**: one step with several updates moved the scale by more than one of them may. Or the scale was back at `init_scale` between two steps.
+//! * **Warning**: one step with several updates moved the scale by more than one of them may.
 //! * **Information**: it was set to something else between two steps; somebody may have meant to.
 //!
 //! ## What to do
 //!
-//! Call `update` once per optimizer step, after the last `step`, also with several optimizers and with accumulation. Save the scaler's state with the
-//! checkpoint and load it.
+//! Call `update` once per optimizer step, after the last `step`, also with several optimizers and with accumulation.
 //!
 //! ## When it stays silent
 //!
-//! On new settings: a scaler that is replaced, or told a new factor or interval, begins anew. On steps missing from the recording. On the first step, so on a state that
+//! Where the scale is back at its beginning: rule `scaler-not-restored`. On new settings: a scaler that is replaced, or told a new factor or interval, begins anew. On steps missing from the recording. On the first step, so on a state that
 //! is loaded before it. On two scalers that take turns or share a step.
 
 use super::scale_doubt::several_scalers;
+use super::scaler_not_restored::is_back_at_its_beginning;
 use super::text::{counted, measured, scale};
 use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Jump};
@@ -54,7 +53,7 @@ impl Rule for ScaleJump {
         if let Some(doubt) = several_scalers(aggregate) {
             return vec![doubt];
         }
-        let jump = aggregate.scale_dynamics.first_jump;
+        let jump = aggregate.scale_dynamics.first_jump.filter(|jump| !is_back_at_its_beginning(aggregate, jump));
         jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()
     }
 }
@@ -64,13 +63,6 @@ fn firing(aggregate: &Aggregate, jump: &Jump) -> Firing {
     let init = aggregate.scaler_config.as_ref().map(|c| c.init_scale);
     let (from, to) = (scale(jump.from), scale(jump.to));
     let (severity, explanation, remedy) = match jump.updates {
-        0 if init == Some(jump.to) => (
-            Severity::Warning,
-            format!(
-                "Between two steps the loss scale went from {from} back to {to}, where it began: the scaler was made anew, or not restored."
-            ),
-            "Keep one scaler for the whole run; save its state with the checkpoint and load it, so that it need not find its place again.",
-        ),
         0 => (
             Severity::Info,
             format!(
@@ -129,14 +121,6 @@ mod tests {
         let mut run = Scenario::new();
         run.dynamic_scaler(65536.0).steps(12, |s, i| step(s, scale(i), i));
         run
-    }
-
-    #[test]
-    fn back_at_its_beginning_is_a_scaler_that_was_not_restored() {
-        let d = diagnose(&set_to(|i| if i < 6 { 1024.0 } else { 65536.0 }));
-        let f = &d.findings()[0];
-        assert_eq!((found(&d), f.severity, f.onset_step), (vec!["AMP306"], Severity::Warning, 6));
-        assert!(f.explanation.contains("from 1024 (2^10) back to 65536 (2^16)"), "{}", f.explanation);
     }
 
     #[test]

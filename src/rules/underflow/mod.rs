@@ -7,7 +7,7 @@ mod decision;
 mod judged;
 mod words;
 
-pub(super) use judged::{Judged, SAMPLES};
+pub(super) use judged::{Judged, SAMPLES, judged};
 
 pub(super) use self::decision::THRESHOLDS;
 use self::decision::decide;

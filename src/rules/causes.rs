@@ -157,7 +157,7 @@ const ROWS: &[Row] = {
         row("AMP303", Anywhere, Ever, &[FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP309", Anywhere, Whenever, &[&["AMP304"]]),
         row("AMP201", Back, While, &[&["AMP201", "AMP203"]]),
-        row("AMP201", Anywhere, Whenever, &[&["AMP205"]]),
+        row("AMP201", Anywhere, Whenever, &[&["AMP203", "AMP205"]]),
         row("AMP201", Anywhere, Ever, &[NOT_LEARNING]),
         row("AMP203", Anywhere, Whenever, &[&["AMP205"]]),
         row("AMP203", Anywhere, Ever, &[NOT_LEARNING]),

@@ -20,8 +20,9 @@
 //!
 //! ## When it stays silent
 //!
-//! Where anything is held in FP16, and where no step was scanned. On a scale of 1.
+//! Where anything is held in FP16, and where no step was scanned. On a scale of 1. Where weights or the loss are not finite.
 
+use super::non_finite_origin::has_ruined_parameter;
 use super::text::{counted, measured, number, scale, share};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
@@ -94,7 +95,9 @@ fn format(aggregate: &Aggregate) -> Option<&'static str> {
 }
 
 fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
-    let now = is_scaled(aggregate)?;
+    // A run that is ruined is skipped whatever its format.
+    let is_ruined = aggregate.non_finite.loss_bad.is_some() || has_ruined_parameter(aggregate);
+    let now = is_scaled(aggregate).filter(|_| !is_ruined)?;
     let format = format(aggregate).filter(|_| aggregate.instrument.backward_steps >= SCANS)?;
     let scaler = &aggregate.scaler;
     let steps = scaler.applied + scaler.skipped;

@@ -44,8 +44,8 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &stalled_updates::StalledUpdates,
         &vanishing_eps::VanishingEps,
         &unmoved_weights::UnmovedWeights,
-        &missing_masters::MissingMasters,
         &weights_beyond_fp16::WeightsBeyondFp16,
+        &missing_masters::MissingMasters,
         &non_finite_origin::NonFiniteOrigin,
         &poisoned_buffer::PoisonedBuffer,
         &non_finite_optimizer_state::NonFiniteOptimizerState,
@@ -120,8 +120,8 @@ mod tests {
         AMP406 stalled-updates warning
         AMP407 vanishing-eps error
         AMP408 unmoved-weights error
-        AMP411 missing-masters error
         AMP410 weights-beyond-fp16 error
+        AMP411 missing-masters error
         AMP501 non-finite-origin error
         AMP502 poisoned-buffer error
         AMP503 non-finite-optimizer-state error

@@ -177,10 +177,10 @@ fn words(j: &Judged<'_>) -> String {
 fn remedy(aggregate: &Aggregate, now: Option<f64>, first: &Judged<'_>) -> Remedy {
     let advised = ScaleAdvice::of(aggregate).and_then(|advice| advice.exponent());
     let raised = advised.filter(|&e| f64::from(e).exp2() > now.unwrap_or(1.0));
-    match raised.and_then(|e| Some((e, set_scale(aggregate.scaler_config.as_ref(), now, e)?))) {
-        Some((exponent, set)) => {
-            Remedy::from(format!("{}: at that scale every layer that was seen keeps its gradient.", sentence(set)))
-                .set("init_scale", f64::from(exponent).exp2())
+    match raised.and_then(|e| set_scale(aggregate.scaler_config.as_ref(), now, e)) {
+        Some(set) => {
+            let text = format!("{}: at that scale every layer that was seen keeps its gradient.", sentence(set.text));
+            Remedy { text, set: set.set }
         }
         None => Remedy::from(format!(
             "No scale that was seen serves both ends ({} at the front is {} times too small). Initialise so that each layer keeps the size of its gradient, normalise, or add \

@@ -128,8 +128,7 @@ fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
         ),
         remedy: Remedy::from(
             "Take the scaler out of the loop, or switch it off: `GradScaler::builder().enabled(false)`. If FP16 was meant, look at why autocast is not in force.",
-        )
-        .set("scaler", "none"),
+        ),
     })
 }
 
@@ -159,7 +158,7 @@ mod tests {
     fn a_scale_over_bf16_or_fp32_is_worth_a_word() {
         for dtype in [Bf16, F32] {
             let f = run(dtype, 65536.0, 1000).expect("found");
-            assert_eq!((f.severity, f.remedy.set[0].name), (Severity::Info, "scaler"));
+            assert_eq!((f.severity, f.remedy.set.len()), (Severity::Info, 0));
         }
     }
 

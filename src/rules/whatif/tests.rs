@@ -47,6 +47,31 @@ fn the_recommended_scale_is_the_one_that_the_finding_names() {
     }
 }
 
+/// The recordings of faults that a trainer planted, whatever they are.
+#[test]
+fn in_every_recording_with_a_scale_to_set_what_if_recommends_the_same() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/corpus");
+    let mut compared = 0;
+    for file in std::fs::read_dir(folder).expect("the recordings").map(|entry| entry.expect("an entry").path()) {
+        if file.extension().is_none_or(|extension| extension != "amprec") {
+            continue;
+        }
+        let mut diagnosis = Diagnosis::new();
+        let mut records = crate::recording::Records::open(&file).expect("a recording");
+        records.by_ref().for_each(|record| diagnosis.apply(record.expect("a whole recording")));
+        let named = diagnosis.findings().iter().flat_map(|f| &f.evidence).filter_map(|e| match (e.name, &e.value) {
+            ("recommended_loss_scale", Value::Number(x)) => Some(*x),
+            _ => None,
+        });
+        for scale in named {
+            let recommended = window(&whatif(&diagnosis)).recommended.map(|e| f64::from(e).exp2());
+            assert_eq!(recommended, Some(scale), "{}", file.display());
+            compared += 1;
+        }
+    }
+    assert!(compared >= 3, "{compared} scales in the recordings of faults");
+}
+
 #[test]
 fn the_window_does_not_depend_on_the_scale_of_the_recording() {
     let windows: Vec<_> = [2f64.powi(6), 2f64.powi(10), 2f64.powi(13)]

@@ -114,6 +114,10 @@ impl Rule for ActivationUnderflow {
         &ALL
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["ehat", "ehat-error", "samples"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !aggregate.latest_observations().any(|(o, s)| is_losing(o, s, limits)) {
             return Vec::new();

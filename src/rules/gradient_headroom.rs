@@ -86,6 +86,10 @@ impl Rule for GradientHeadroom {
         &[HEADROOM, ERRORS, AHEAD]
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["headroom", "standard-errors", "ahead"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !is_fixed(aggregate) || !aggregate.has_fp16_gradients() {
             return Vec::new();

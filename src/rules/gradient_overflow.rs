@@ -30,11 +30,13 @@
 //! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its
 //! beginning, or comes out of the pole of a derivative (the root or the norm of an exact zero), which is no matter of range (the same). On FP32 and BF16.
 
+mod advice;
+
+use self::advice::{change_layer, forgotten, lower, lower_beyond_overflow};
 use super::non_finite_origin::is_pole_of_derivative;
-use super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
 use super::scaling::Scaling;
 use super::static_scale_wrong::MOST;
-use super::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
+use super::text::{counted, measured, number, power_of_two, scale, sentence, share};
 use super::{Evidence, Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
 use crate::observation::Probe;
@@ -85,11 +87,6 @@ const CALIBRATION: Threshold = Threshold::new(
     "steps",
     "A dynamic scaler takes up to 16 to find its place, and gradients are largest at the beginning.",
 );
-/// Steps at which a gradient that nobody sets to zero has grown, each time, and by what factor in all.
-const GROWING_STEPS: usize = 6;
-const GROWN: f64 = 1.5;
-/// Octaves to lower a scale by at a time where it is not known how far it has to fall.
-const BLIND_OCTAVES: i32 = 8;
 /// One bit below FP16's end.
 const NEAR: Threshold = Threshold::new(
     NAME,
@@ -325,95 +322,6 @@ fn beginning(aggregate: &Aggregate, origin: Option<&Origin>, summary: Option<&Si
     )
 }
 
-fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> Remedy {
-    let Some(site) = origin.and_then(|o| aggregate.site(o.site)).map(|s| &s.site) else {
-        return "set `every(1)` to see which layer overflows, then keep it in FP32 or BF16".into();
-    };
-    let via = origin.and_then(|o| o.via).and_then(|id| aggregate.site(id)).map_or(site, |s| &s.site);
-    let text = format!(
-        "keep `{}` of layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward",
-        if via.operator.is_empty() { "the product" } else { &via.operator },
-        layer_name(via)
-    );
-    Remedy::from(text).in_fp32(&via.layer)
-}
-
-/// Where the gradient has grown at every one of the latest steps: the first thing to look for, before any layer.
-fn forgotten(aggregate: &Aggregate) -> String {
-    let norms: Vec<f64> =
-        aggregate.weights.steps.iter().rev().take(GROWING_STEPS).filter_map(|s| s.gradient_norm).collect();
-    let (Some(&now), Some(&before)) = (norms.first(), norms.last()) else { return String::new() };
-    let grows = norms.len() == GROWING_STEPS && norms.windows(2).all(|w| w[0] > w[1]) && now > GROWN * before;
-    let text = format!(
-        "The gradient grew at each of the last {GROWING_STEPS} steps, its norm from {} to {}, as it does where it is not set to zero between steps: look for a missing \
-         `opt.zero_grad()` first. ",
-        number(before),
-        number(now)
-    );
-    if grows { text } else { String::new() }
-}
-
-/// What to do about the scale where gradients were infinite, so that how large they are is not known; else, where a lower one does not help, what to
-/// change.
-fn lower_beyond_overflow(aggregate: &Aggregate, origin: Option<&Origin>, now: f64) -> Result<Remedy, Remedy> {
-    // The more elements overflowed, the further the largest lies beyond: an octave for each four times as many, and two to spare.
-    let infinite = origin.map_or(1.0, |o| o.inf.max(1) as f64);
-    let octaves = 2 + (infinite.log2() / 2.0).ceil() as i32;
-    let from = now.log2().floor() as i32;
-    let advice = ScaleAdvice::of(aggregate);
-    let unknown = never_finite(aggregate);
-    let by = if unknown > 0 { octaves.max(BLIND_OCTAVES) } else { octaves };
-    let wanted = advice.as_ref().and_then(ScaleAdvice::exponent).map_or(from - by, |e| e.min(from - by));
-    // Where it has to be this high for another gradient, that is the first to try.
-    let lowest = advice.as_ref().filter(|a| a.lowest.is_some()).map_or(i32::MIN, |a| a.window.low);
-    if lowest > from - octaves {
-        let blamed = origin.and_then(|o| aggregate.site(o.site)).map_or(Blamed::Nobody, Blamed::TooLarge);
-        return Err(advice.map_or_else(Remedy::default, |a| a.layer_to_fix(blamed).reworded(|fix| sentence(fix) + ".")));
-    }
-    let exponent = wanted.max(lowest);
-    match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
-        Some(_) if unknown > 0 => Ok(Remedy::from(format!(
-            "Use a dynamic scaler: `GradScaler::default()` finds the scale by itself. Which one it is cannot be told from here: at {} {} infinite whenever \
-             scanned, and how large a value is beyond 65504 FP16 does not say. To keep the scale static, lower it by 2^{} at a time, first to {}, and check \
-             again.",
-            scale(now),
-            if unknown == 1 { "one gradient was".into() } else { format!("{unknown} gradients were") },
-            from - exponent,
-            scale(f64::from(exponent).exp2()),
-        ))
-        .set("scaler", "dynamic")),
-        Some(set) => Ok(set.reworded(|set| format!(
-            "{}. That is {} octaves below the scale at which {} of it overflowed. It is a guess, for how large they were FP16 cannot tell; a dynamic \
-             scaler (`GradScaler::default()`) finds the scale by itself.",
-            sentence(set),
-            from - exponent,
-            count(infinite as usize, "element"),
-        ))),
-        None => Err(change_layer(aggregate, origin).reworded(|change| sentence(change) + ".")),
-    }
-}
-
-/// FP16 gradients of the latest step that were finite at none of their latest samples: how large they are is not known.
-fn never_finite(aggregate: &Aggregate) -> usize {
-    let never =
-        |s: &SiteSummary| aggregate.went_through_fp16(&s.site) && s.recent.iter().all(|x| x.stats.non_finite() > 0);
-    aggregate.latest_observations().filter(|(_, s)| s.site.probe.is_gradient() && never(s)).count()
-}
-
-/// The scale to set where the largest gradient is known.
-fn lower(aggregate: &Aggregate, now: f64) -> Remedy {
-    let Some(advice) = ScaleAdvice::of(aggregate) else { return Remedy::default() };
-    let Some(exponent) = advice.exponent() else {
-        return advice.layer_to_fix(Blamed::Nobody).reworded(|fix| sentence(fix) + ".");
-    };
-    match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
-        Some(set) => set.reworded(|set| format!("{}: {}.", sentence(set), headroom(&advice, exponent))),
-        None => {
-            Remedy::from("Let the scale be dynamic: a step that overflows is then withheld.").set("scaler", "dynamic")
-        }
-    }
-}
-
 /// A gradient one bit from the end where no dynamic scaler probes it on purpose.
 fn near(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     // While another gradient is infinite this one is no news, and how high a scale may be is not known.
@@ -454,178 +362,4 @@ fn near(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::observation::scenario::{Scenario, StepBuilder, normal};
-    use crate::rules::silence::{diagnose, found};
-    use crate::rules::{Finding, Severity};
-    use crate::scan::Dtype::{F16, F32};
-
-    const INF: f64 = f64::INFINITY;
-
-    /// Backward through three layers: the gradient of `fc2` is `size`, made by the backward of `fc3`; `fc1` inherits what is infinite.
-    fn backward(s: &mut StepBuilder<'_>, size: f64, seed: u64) {
-        s.loss(1.0).activation("fc1", "linear", F16, &normal(128, 100.0, seed));
-        s.gradient("fc3", "linear", F16, &normal(128, 1.0, seed));
-        s.gradient("fc2", "linear", F16, &[size; 128]).via("fc3", "linear", F16);
-        s.gradient("fc1", "linear", F16, &[if size > 65504.0 { f64::NAN } else { size }; 128]).inherited();
-    }
-
-    fn only(run: &Scenario) -> Finding {
-        let d = diagnose(run);
-        assert_eq!(found(&d), ["AMP202"], "{:#?}", d.findings());
-        d.findings()[0].clone()
-    }
-
-    #[test]
-    fn case_18_an_overflow_that_begins_in_backward_names_its_layer_and_the_operator_that_made_it() {
-        let mut run = Scenario::new();
-        run.steps(2, |s, i| backward(s, 1e6, i));
-        let f = only(&run);
-        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc2", 0));
-        assert!(
-            f.explanation.contains("backward of `fc3/linear`") && f.explanation.contains("no loss scaler"),
-            "{}",
-            f.explanation
-        );
-        assert!(f.remedy.text.contains("GradScaler") && f.remedy.text.contains("layer `fc3`"), "{}", f.remedy.text);
-    }
-
-    #[test]
-    fn case_18_at_a_static_scale_of_4096() {
-        let mut run = Scenario::new();
-        run.static_scaler(4096.0).steps(17, |s, i| {
-            s.skipped(4096.0, 4096.0);
-            backward(s, 3e6, i);
-        });
-        // All steps overflow, and a lower scale would do.
-        let d = diagnose(&run);
-        assert_eq!(found(&d), ["AMP307"], "{:#?}", d.findings());
-        let f = &d.findings()[0];
-        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
-        assert!(f.remedy.text.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy.text);
-        assert!(f.remedy.text.contains("by 2^8 at a time, first to 16 (2^4)"), "{}", f.remedy.text);
-
-        let mut now_and_then = Scenario::new();
-        now_and_then.static_scaler(4096.0).steps(32, |s, i| {
-            if i % 8 == 7 {
-                s.skipped(4096.0, 4096.0);
-            } else {
-                s.applied(4096.0);
-            }
-            backward(s, if i % 8 == 7 { 3e6 } else { 3.0 }, i);
-        });
-        assert_eq!((only(&now_and_then).layer.as_str(), only(&now_and_then).onset_step), ("fc2", 7));
-    }
-
-    #[test]
-    fn case_4_calibration_is_no_finding() {
-        let mut run = Scenario::new();
-        run.dynamic_scaler(65536.0).steps(8, |s, i| {
-            let scale = if i < 2 { 65536.0 / (1 << i) as f64 } else { 16384.0 };
-            if i < 2 {
-                s.skipped(scale, scale / 2.0)
-            } else {
-                s.applied(scale)
-            };
-            backward(s, 3.0 * scale, i);
-        });
-        let d = diagnose(&run);
-        assert!(found(&d).is_empty(), "{:#?}", d.findings());
-        assert_eq!(d.aggregate().scaler.calibration_skips, 2);
-    }
-
-    #[test]
-    fn case_5_a_scaler_that_probes_its_ceiling_is_no_finding() {
-        let mut run = Scenario::new();
-        run.dynamic_scaler(16384.0).steps(120, |s, i| {
-            let probe = i % 21 == 20;
-            let scale = if probe { 32768.0 } else { 16384.0 };
-            if probe {
-                s.skipped(scale, 16384.0)
-            } else {
-                s.applied(scale)
-            };
-            backward(s, 3.0 * scale, i);
-        });
-        assert!(found(&diagnose(&run)).is_empty());
-    }
-
-    #[test]
-    fn a_long_descent_in_which_the_overflow_recedes_is_calibration() {
-        let mut run = Scenario::new();
-        run.dynamic_scaler(65536.0).steps(14, |s, i| {
-            let scale = 2f64.powi(16 - i.min(12) as i32);
-            if i < 12 {
-                s.skipped(scale, scale / 2.0)
-            } else {
-                s.applied(scale)
-            };
-            s.loss(1.0).gradient("fc1", "linear", F16, &normal(4096, 1000.0 * scale, i));
-        });
-        assert!(found(&diagnose(&run)).is_empty(), "{:#?}", diagnose(&run).findings());
-    }
-
-    #[test]
-    fn an_overflow_that_no_halving_cures_is_first_a_warning_and_then_an_error() {
-        let mut run = Scenario::new();
-        run.dynamic_scaler(65536.0);
-        for i in 0..30 {
-            let scale = 2f64.powi(16 - i);
-            run.step(|s| {
-                s.skipped(scale, scale / 2.0);
-                backward(s, INF, i as u64);
-            });
-            let d = diagnose(&run);
-            let expected = match i {
-                0..8 => None,
-                8..17 => Some(Severity::Warning),
-                _ => Some(Severity::Error),
-            };
-            assert_eq!(d.findings().first().map(|f| f.severity), expected, "step {i}");
-        }
-        let f = only(&run);
-        assert_eq!((f.layer.as_str(), f.onset_step, f.last_step), ("fc2", 0, 29));
-    }
-
-    #[test]
-    fn near_the_end_at_a_static_scale_is_a_warning_with_the_scale_to_set() {
-        let mut run = Scenario::new();
-        run.static_scaler(1024.0).steps(3, |s, i| {
-            s.applied(1024.0);
-            backward(s, 40000.0, i);
-        });
-        let f = only(&run);
-        assert_eq!((f.severity, f.layer.as_str()), (Severity::Warning, "fc2"));
-        assert!(f.remedy.text.contains("from 1024 (2^10) to 128 (2^7)"), "{}", f.remedy.text);
-    }
-
-    #[test]
-    fn a_parameter_gradient_that_autocast_made_infinite_names_its_layer() {
-        let mut run = Scenario::new();
-        run.steps(2, |s, i| {
-            s.loss(1.0).gradient("fc2", "linear", F16, &normal(128, 1.0, i)).gradient(
-                "fc1",
-                "linear",
-                F16,
-                &normal(128, 1.0, i),
-            );
-            s.param_grad("fc1", "weight", F32, &normal(64, 1.0, i)).param_grad("fc2", "weight", F32, &[INF; 64]);
-        });
-        assert_eq!(only(&run).layer, "fc2");
-    }
-
-    #[test]
-    fn skips_that_were_not_scanned_are_told_without_a_layer() {
-        let mut run = Scenario::new();
-        run.static_scaler(65536.0).steps(14, |s, i| {
-            s.applied(65536.0);
-            backward(s, 3.0, i);
-        });
-        run.steps(4, |s, _| {
-            s.tier(crate::observation::Tier::Light).loss(1.0).skipped(65536.0, 65536.0);
-        });
-        let f = only(&run);
-        assert_eq!((f.layer.as_str(), f.onset_step), ("", 14));
-        assert!(f.explanation.contains("every(1)"), "{}", f.explanation);
-    }
-}
+mod tests;

@@ -56,6 +56,10 @@ impl Rule for InexactIntegers {
         std::slice::from_ref(&ELEMENTS)
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["elements"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !aggregate.latest_observations().any(|(o, _)| inexact(o) > 0) {
             return Vec::new();

@@ -42,7 +42,6 @@ mod scale_advice;
 mod scale_changed_between_optimizers;
 mod scale_changed_in_accumulation;
 mod scale_descent;
-mod scale_doubt;
 mod scale_floor;
 mod scale_jump;
 mod scale_ratchet;

@@ -31,7 +31,10 @@
 //! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so. On a softmax over a row that a mask filled as a whole: rule `masked-row`. Buffers are rule
 //! `poisoned-buffer`'s.
 
-use super::text::{INPUT, base_name, counted, keep_in_range, layer_name, measured, said, scale, share};
+mod advice;
+
+use self::advice::advice_for;
+use super::text::{INPUT, base_name, counted, layer_name, measured, said, scale, share};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict, masked_row, vanishing_eps};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
 use crate::observation::{Probe, ScalerEvent, Site, Tier};
@@ -459,35 +462,6 @@ fn kind(origin: &Origin) -> &'static str {
         (0, _) => "an infinity",
         _ => "NaN and infinities",
     }
-}
-
-/// What usually helps with this operator.
-fn advice_for(site: &Site, origin: &Origin) -> Remedy {
-    let layer = layer_name(site);
-    let text = match base_name(&site.operator) {
-        "log" | "log2" | "log10" | "log1p" => {
-            format!(
-                "`{}` of layer `{layer}` was given zero or less: clamp its input to 1e-6 or more, or use a fused form (log_softmax, cross-entropy on logits).",
-                site.operator
-            )
-        }
-        "div" | "reciprocal" | "rsqrt" | "sqrt" | "pow" | "norm" | "linalg_vector_norm" | "std" | "var" => format!(
-            "`{}` of layer `{layer}` met a zero or a negative number: add an epsilon to its input, in FP16 one above 2^-24 = 6e-8.",
-            site.operator
-        ),
-        "softmax" | "_softmax" | "log_softmax" | "_log_softmax" => {
-            format!(
-                "`{}` of layer `{layer}` was given a row without a finite element; look at the mask and at the scores before it.",
-                site.operator
-            )
-        }
-        _ if origin.inf > 0 => return keep_in_range(site),
-        _ => format!(
-            "Look at `{}` of layer `{layer}` and its inputs at step {}; keep the layer in FP32 to see whether range is the cause.",
-            site.operator, origin.step
-        ),
-    };
-    text.into()
 }
 
 #[cfg(test)]

@@ -180,7 +180,9 @@ mod tests {
                 assert!(is_kebab && !t.unit.is_empty() && t.reason.len() > 20, "{who}");
                 assert_eq!(t.refuses(t.default), None, "{who}");
             }
-            assert!(rule.thresholds_by_layer().iter().all(|name| names.contains(name)), "{}", rule.info().code);
+            let by_layer = rule.thresholds_by_layer();
+            assert!(by_layer.iter().all(|name| names.contains(name)), "{}", rule.info().code);
+            assert!(!by_layer.is_empty() || !rule.info().source.contains("limits.at(&"), "{}", rule.info().code);
         }
     }
 

@@ -24,7 +24,6 @@
 //! On a scale that was set below 1, and on a static one. On calibration that ends at the floor or above. Where another rule names the cause, as
 //! `activation-overflow`, `non-finite-origin`, `gradient-overflow` or `scale-ratchet`, this stands under it as what follows.
 
-use super::scale_doubt::several_scalers;
 use super::text::{counted, layer_name, measured, scale, sentence};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary};
@@ -70,7 +69,7 @@ impl Rule for ScaleFloor {
     }
 
     fn needs(&self) -> Needs {
-        Needs::ScalerEvents
+        Needs::OneScaler
     }
 
     fn thresholds(&self) -> &'static [Threshold] {
@@ -78,9 +77,6 @@ impl Rule for ScaleFloor {
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
-        if let Some(doubt) = several_scalers(aggregate) {
-            return vec![doubt];
-        }
         let dynamics = &aggregate.scale_dynamics;
         let is_dynamic = aggregate.scaler_config.as_ref().is_some_and(|c| !c.is_static());
         // Only while it happens.

@@ -23,7 +23,6 @@
 //! Where the scale is back at its beginning: rule `scaler-not-restored`. On new settings: a scaler that is replaced, or told a new factor or interval, begins anew. On steps missing from the recording. On the first step, so on a state that
 //! is loaded before it. On two scalers that take turns or share a step.
 
-use super::scale_doubt::several_scalers;
 use super::scaler_not_restored::is_back_at_its_beginning;
 use super::text::{counted, measured, scale};
 use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Verdict};
@@ -46,13 +45,10 @@ impl Rule for ScaleJump {
     }
 
     fn needs(&self) -> Needs {
-        Needs::ScalerEvents
+        Needs::OneScaler
     }
 
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        if let Some(doubt) = several_scalers(aggregate) {
-            return vec![doubt];
-        }
         let jump = aggregate.scale_dynamics.first_jump.filter(|jump| !is_back_at_its_beginning(aggregate, jump));
         jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()
     }

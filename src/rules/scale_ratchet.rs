@@ -50,7 +50,6 @@
 
 use super::scale_advice::ScaleAdvice;
 use super::scale_descent::{Balance, Descent, THRESHOLDS, descent};
-use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, said, scale, share};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
@@ -79,7 +78,7 @@ impl Rule for ScaleRatchet {
     }
 
     fn needs(&self) -> Needs {
-        Needs::ScalerEvents
+        Needs::OneScaler
     }
 
     fn thresholds(&self) -> &'static [Threshold] {
@@ -87,9 +86,6 @@ impl Rule for ScaleRatchet {
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
-        if let Some(doubt) = several_scalers(aggregate) {
-            return vec![doubt];
-        }
         ratchet(aggregate, limits).map(|r| Verdict::Firing(Box::new(firing(aggregate, &r)))).into_iter().collect()
     }
 }

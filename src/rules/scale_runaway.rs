@@ -24,7 +24,6 @@
 //!
 //! Below 2^24, on a scale that was set, and on one that meets its ceiling now and then.
 
-use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
@@ -64,7 +63,7 @@ impl Rule for ScaleRunaway {
     }
 
     fn needs(&self) -> Needs {
-        Needs::ScalerEvents
+        Needs::OneScaler
     }
 
     fn thresholds(&self) -> &'static [Threshold] {
@@ -72,9 +71,6 @@ impl Rule for ScaleRunaway {
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
-        if let Some(doubt) = several_scalers(aggregate) {
-            return vec![doubt];
-        }
         let dynamics = &aggregate.scale_dynamics;
         let now = dynamics.scale.filter(|&s| s > limits.of(&HIGH));
         let runs_away = dynamics.growths_since_skip >= limits.count(&UNBROKEN_GROWTHS);

@@ -26,7 +26,6 @@
 //! On calibration, which is one burst of skips at the start. On a scaler that probes its ceiling once per interval, where that costs less than 2 %. On skips that
 //! no growth has gone before: those are bad batches, and rule `scale-ratchet` counts them. On a static scale.
 
-use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, number, scale, share};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Skip};
@@ -73,7 +72,7 @@ impl Rule for ScaleThrash {
     }
 
     fn needs(&self) -> Needs {
-        Needs::ScalerEvents
+        Needs::OneScaler
     }
 
     fn thresholds(&self) -> &'static [Threshold] {
@@ -81,9 +80,6 @@ impl Rule for ScaleThrash {
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
-        if let Some(doubt) = several_scalers(aggregate) {
-            return vec![doubt];
-        }
         thrash(aggregate, limits).map(|t| Verdict::Firing(Box::new(firing(aggregate, &t)))).into_iter().collect()
     }
 }

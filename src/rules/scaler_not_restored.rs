@@ -21,7 +21,6 @@
 //! On other changes of the scale (rule `scale-jump`), on new settings, on steps missing from the recording, and on two scalers that take turns. On a run that is resumed in a new
 //! recording: its first step has nothing before it that it could be held against.
 
-use super::scale_doubt::several_scalers;
 use super::text::{counted, measured, scale};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Verdict};
 use crate::aggregate::{Aggregate, Jump};
@@ -43,14 +42,10 @@ impl Rule for ScalerNotRestored {
     }
 
     fn needs(&self) -> Needs {
-        Needs::ScalerEvents
+        Needs::OneScaler
     }
 
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        // Where several scalers are mixed rule `scale-jump` says so.
-        if several_scalers(aggregate).is_some() {
-            return Vec::new();
-        }
         let jump = aggregate.scale_dynamics.first_jump.filter(|jump| is_back_at_its_beginning(aggregate, jump));
         jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()
     }

@@ -16,6 +16,8 @@ pub enum Needs {
     ScalerEvents,
     /// The loss, which is recorded in every tier where it is given.
     Losses,
+    /// The same of one scaler that the whole run follows: where several take turns or share a step, their scales cannot be told apart.
+    OneScaler,
     /// The tensors of this many scanned steps, in runs to which the rule applies, as far as that is known.
     Scans {
         /// Scanned steps.
@@ -29,6 +31,9 @@ impl Needs {
     /// The tensors of one scanned step, in any run.
     pub const ONE_SCAN: Needs = Needs::Scans { steps: 1, applies: |_| true };
 }
+
+const SEVERAL_SCALERS: &str = "several loss scalers share the steps of this run, and their scales cannot be told apart; let one scaler serve all optimizers, or \
+                               record each model as a run of its own";
 
 /// What a rule's silence is worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +51,18 @@ pub fn standing(rule: &dyn Rule, aggregate: &Aggregate) -> Standing {
     let seen = &aggregate.instrument;
     match rule.needs() {
         Needs::Nothing => Standing::Judged,
+        Needs::OneScaler if aggregate.scale_dynamics.several_scalers => Standing::Unsure(SEVERAL_SCALERS.into()),
         Needs::Losses if aggregate.losses.count > 0 => Standing::Judged,
         Needs::Losses => Standing::Unsure(
             "no loss was given, and it judges the loss: give it to the doctor with `doctor.step(&loss)`".into(),
         ),
-        Needs::ScalerEvents if aggregate.scaler_config.is_some() || !aggregate.scale_dynamics.skips.is_empty() => {
+        Needs::ScalerEvents | Needs::OneScaler
+            if aggregate.scaler_config.is_some() || !aggregate.scale_dynamics.skips.is_empty() =>
+        {
             Standing::Judged
         }
-        Needs::ScalerEvents if seen.full_steps > 0 => Standing::NotApplicable,
-        Needs::ScalerEvents => Standing::Unsure(format!(
+        Needs::ScalerEvents | Needs::OneScaler if seen.full_steps > 0 => Standing::NotApplicable,
+        Needs::ScalerEvents | Needs::OneScaler => Standing::Unsure(format!(
             "no loss scaler was seen, and one that is not the library's own shows only once a step is scanned; {}",
             scan(aggregate)
         )),
@@ -80,6 +88,9 @@ fn scan(aggregate: &Aggregate) -> &'static str {
 
 /// What a rule says now; where it says nothing and has not seen what it needs, that.
 pub(super) fn judge(rule: &dyn Rule, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+    if matches!(rule.needs(), Needs::OneScaler) && aggregate.scale_dynamics.several_scalers {
+        return vec![Verdict::Unsure(SEVERAL_SCALERS.into())];
+    }
     let verdicts = rule.check(aggregate, limits);
     if !verdicts.is_empty() || aggregate.instrument.steps == 0 {
         return verdicts;
@@ -127,8 +138,10 @@ mod tests {
         let off = run(Sampling::Off, Tier::Off, 0, true);
         for rule in all() {
             let code = rule.info().code;
-            let on_events =
-                matches!(rule.needs(), super::Needs::ScalerEvents | super::Needs::Losses | super::Needs::Nothing);
+            let on_events = matches!(
+                rule.needs(),
+                super::Needs::ScalerEvents | super::Needs::OneScaler | super::Needs::Losses | super::Needs::Nothing
+            );
             // AMP001 says of the run as a whole what the others say of themselves; a dynamic scale is no matter of a static one.
             let expected = (!on_events || code == "AMP001") && !["AMP204", "AMP307", "AMP308"].contains(&code);
             assert_eq!(unsure(&off).contains(&code), expected, "{code}: {:#?}", off.doubts());

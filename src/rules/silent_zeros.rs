@@ -80,6 +80,10 @@ impl Rule for SilentZeros {
         &ALL
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["zero-share", "samples"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let is_candidate = |(o, s): (&crate::observation::Observation, &crate::aggregate::SiteSummary)| {
             s.site.probe == Probe::Activation

@@ -82,6 +82,10 @@ impl Rule for StarvedLayers {
         &[STARVED, FALL]
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["starved"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if !aggregate.has_fp16_gradients() {
             return Vec::new();

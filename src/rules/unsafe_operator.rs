@@ -137,6 +137,10 @@ impl Rule for UnsafeOperator {
         std::slice::from_ref(&ROUNDING)
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["rounding-error"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let mut firings: Vec<Firing> = overflows(aggregate).collect();
         if aggregate.latest_observations().any(|(o, s)| is_suspicious(o, s)) {

@@ -85,6 +85,10 @@ impl Rule for WeightsBeyondFp16 {
         &[BEYOND, NEAR, EHAT]
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["beyond", "near", "ehat"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let now = aggregate.latest.as_ref().map(|s| s.index);
         let weights = aggregate.sites.iter().filter(|s| s.site.probe == Probe::Param && s.site.dtype == Dtype::F32);

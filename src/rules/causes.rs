@@ -82,6 +82,8 @@ const ROWS: &[Row] = {
         row("AMP607", Anywhere, Ever, &[&["AMP306", "AMP403", "AMP701", "AMP202"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP608", Anywhere, Ever, &[&["AMP306", "AMP403", "AMP701", "AMP202"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP609", Anywhere, Ever, &[&["AMP202"], FADING_GRADIENTS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),
+        // The product of loss and scale is seen as an activation that overflows.
+        row("AMP609", Anywhere, Soon, &[LARGE_ACTIVATIONS]),
         row("AMP610", Anywhere, Ever, &[&["AMP701", "AMP702", "AMP703"]]),
         row("AMP611", Anywhere, Ever, &[&["AMP304", "AMP309", "AMP408"], NOT_LEARNING]),
         row("AMP612", Anywhere, Ever, &[&["AMP702", "AMP704"]]),

@@ -54,6 +54,10 @@ fn without_lost_sites(records: Vec<Record>) -> Vec<Record> {
             step.observations.retain(|o| defined.contains(&o.site));
             Record::Step(step)
         }
+        Record::Shadow(mut shadow) => {
+            shadow.gradients.retain(|g| defined.contains(&g.site));
+            Record::Shadow(shadow)
+        }
         other => other,
     };
     records.into_iter().map(keep).collect()
@@ -70,7 +74,12 @@ fn a_lost_site_is_told_once_and_the_loss_of_its_steps_is_kept() {
     assert_eq!(losses, [Some(2.5), Some(1.25), None]);
     let integrity = integrity.expect("readable");
     let observed = |records: &[Record]| -> usize {
-        records.iter().map(|r| if let Record::Step(s) = r { s.observations.len() } else { 0 }).sum()
+        let of = |record: &Record| match record {
+            Record::Step(step) => step.observations.len(),
+            Record::Shadow(shadow) => shadow.gradients.len(),
+            _ => 0,
+        };
+        records.iter().map(of).sum()
     };
     let lost = observed(&all) - observed(&read);
     assert!(lost > 0);

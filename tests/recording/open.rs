@@ -28,10 +28,10 @@ fn a_file_of_any_name_is_read_and_says_that_the_run_was_cut() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("copy.bin");
     let (bytes, ends) = encode(&records());
-    fs::write(&path, &bytes[..ends[6] + 5]).expect("written");
+    fs::write(&path, &bytes[..ends[7] + 5]).expect("written");
     let mut reading = read_run(&path).expect("a recording");
     let read: Vec<Record> = reading.by_ref().collect::<Result<_, _>>().expect("readable");
-    assert_eq!(read, records()[..7]);
+    assert_eq!(read, records()[..8]);
     let integrity = reading.integrity();
     assert_eq!((integrity.is_cut(), integrity.tail_bytes, integrity.last_step), (true, 5, Some(1)));
     assert_eq!(

@@ -101,6 +101,7 @@ fn a_loss_scaled_in_fp16_is_found_at_the_first_step() {
     let (diagnosis, output) = diagnose("half-loss", "");
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(found(&diagnosis, "AMP609", 0, "half-loss").severity, Severity::Error);
+    assert_eq!(diagnosis.findings()[0].code, "AMP609", "what overflows is its consequence: {:?}", findings(&diagnosis));
 }
 
 #[test]

@@ -87,11 +87,6 @@ pub trait Fault: Sync {
         loss
     }
 
-    /// What becomes of the loss of a batch so many steps after the fault's own.
-    fn loss_after(&self, loss: Tensor, _steps: u64) -> Tensor {
-        loss
-    }
-
     /// The loss scale that is held from the fault's step on, when no layer was named.
     fn scale(&self, _strength: f64) -> Option<f64> {
         None

@@ -56,10 +56,7 @@ impl Plant {
     /// What the loss of a batch is instead of `loss`.
     pub fn loss(&self, loss: Tensor) -> Tensor {
         match self.active() {
-            Some(planted) => {
-                let loss = planted.fault.loss(loss, self.random.borrow_mut().share(), planted.strength);
-                planted.fault.loss_after(loss, self.step.get() - planted.at)
-            }
+            Some(planted) => planted.fault.loss(loss, self.random.borrow_mut().share(), planted.strength),
             None => loss,
         }
     }

@@ -22,7 +22,7 @@ const LR: f64 = 0.05;
 /// The mistakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenRecipe {
-    /// `unscale` after each micro-batch.
+    /// `unscale` twice in a row.
     UnscaledTwice,
     /// Clipping before `unscale`.
     ClippedEarly,
@@ -100,6 +100,8 @@ impl Fault for BrokenRecipe {
             Self::ClippedEarly => {
                 options.clip.get_or_insert(CLIP);
                 options.optimizer.get_or_insert(OptimizerKind::Sgd);
+                // FP32 copies have no gradients before they are unscaled.
+                return options.need_precision(Precision::Fp16).into_iter().collect();
             }
             Self::MovingScale => options.accumulate = options.accumulate.max(2),
             Self::HalfParameters => return options.need_precision(Precision::Fp16Pure).into_iter().collect(),

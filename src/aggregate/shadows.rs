@@ -28,12 +28,10 @@ pub struct Shadowed {
     pub recent: VecDeque<ShadowSample>,
 }
 
-/// Several gradients as one, or one in several comparisons.
+/// The gradients of a layer in all comparisons of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compared {
-    /// The comparisons' steps: first and last.
-    pub steps: Option<(u64, u64)>,
-    /// How many comparisons.
+    /// Comparisons: the most that one of its parameters had.
     pub shadows: u64,
     /// Their sum.
     pub likeness: Likeness,
@@ -73,21 +71,24 @@ impl Shadows {
                 layers.push((&site.site.layer, Compared::default()));
                 layers.len() - 1
             });
-            layers[at].1.add(&shadowed.total, shadowed.shadows, shadowed.recent.back().map(|s| s.step));
+            let compared = &mut layers[at].1;
+            compared.likeness.merge(&shadowed.total);
+            compared.shadows = compared.shadows.max(shadowed.shadows);
         }
         layers
     }
 
-    /// The latest comparison of a layer that is no older than `oldest`: all its parameters as one; `None` where there is none.
-    pub fn layer_at_latest(&self, layer: &str, sites: &[SiteSummary], oldest: u64) -> Option<ShadowSample> {
-        let step = self.recent.back().map(|s| s.step).filter(|&step| step >= oldest)?;
+    /// The latest comparisons of a layer, all its parameters as one; oldest first, at most [`Shadows::WINDOW`].
+    pub fn of_layer(&self, layer: &str, sites: &[SiteSummary]) -> Vec<ShadowSample> {
+        let mut by_step: BTreeMap<u64, ShadowSample> = BTreeMap::new();
         let here = |id: &SiteId| sites.get(id.0 as usize).is_some_and(|s| s.site.layer == layer);
-        let samples = self.gradients.iter().filter(|(id, _)| here(id));
-        let samples = samples.filter_map(|(_, shadowed)| shadowed.recent.back().filter(|s| s.step == step));
-        samples.cloned().reduce(|mut sum, sample| {
-            sum.likeness.merge(&sample.likeness);
-            sum
-        })
+        for sample in self.gradients.iter().filter(|(id, _)| here(id)).flat_map(|(_, shadowed)| &shadowed.recent) {
+            by_step
+                .entry(sample.step)
+                .and_modify(|sum| sum.likeness.merge(&sample.likeness))
+                .or_insert_with(|| sample.clone());
+        }
+        by_step.into_values().collect()
     }
 
     /// Adds a comparison.
@@ -113,14 +114,6 @@ impl Shadows {
     }
 }
 
-impl Compared {
-    fn add(&mut self, likeness: &Likeness, shadows: u64, last: Option<u64>) {
-        self.likeness.merge(likeness);
-        self.shadows = self.shadows.max(shadows);
-        self.steps = last.map(|last| self.steps.map_or((last, last), |(a, b)| (a.min(last), b.max(last))));
-    }
-}
-
 fn sample(shadow: &Shadow, likeness: Likeness) -> ShadowSample {
     ShadowSample { step: shadow.step, loss_scale: shadow.loss_scale, likeness }
 }
@@ -130,4 +123,58 @@ fn remember(recent: &mut VecDeque<ShadowSample>, sample: ShadowSample) {
         recent.pop_front();
     }
     recent.push_back(sample);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::Aggregate;
+    use crate::observation::Record;
+    use crate::observation::scenario::Scenario;
+
+    fn aggregate(run: &Scenario) -> Aggregate {
+        let mut aggregate = Aggregate::default();
+        run.records().iter().cloned().for_each(|record| aggregate.apply(record));
+        aggregate
+    }
+
+    fn shadowed(steps: u64) -> Aggregate {
+        let mut run = Scenario::new();
+        for i in 0..steps {
+            run.shadow("fc", "weight", Some(2.0), &[2.0, 0.0], &[1.0, 1.0]);
+            run.shadow("fc", "bias", Some(2.0), &[4.0], &[2.0]);
+            run.step(|s| {
+                s.loss(i as f64);
+            });
+        }
+        aggregate(&run)
+    }
+
+    #[test]
+    fn memory_does_not_grow_with_the_number_of_comparisons() {
+        let shadows = shadowed(50).shadows;
+        assert_eq!((shadows.taken, shadows.recent.len()), (50, Shadows::WINDOW));
+        assert!(shadows.gradients.values().all(|s| s.recent.len() == Shadows::WINDOW && s.shadows == 50));
+        assert_eq!(shadows.steps, Some((0, 49)));
+    }
+
+    #[test]
+    fn the_parameters_of_a_layer_are_one() {
+        let aggregate = shadowed(3);
+        let (layer, compared) = aggregate.shadows.layers(&aggregate.sites)[0].clone();
+        assert_eq!((layer, compared.shadows, compared.likeness.count), ("fc", 3, 9));
+        let samples = aggregate.shadows.of_layer("fc", &aggregate.sites);
+        assert_eq!(samples.iter().map(|s| (s.step, s.likeness.lost)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1)]);
+        assert!(aggregate.shadows.of_layer("other", &aggregate.sites).is_empty());
+    }
+
+    #[test]
+    fn a_failure_is_counted_with_its_reason_and_is_no_comparison() {
+        let mut aggregate = Aggregate::default();
+        let failure = Some("the closure panicked".to_owned());
+        aggregate.apply(Record::Shadow(Shadow { step: 7, time_ns: 5, failure, ..Shadow::default() }));
+        let shadows = &aggregate.shadows;
+        assert_eq!((shadows.taken, shadows.failed, shadows.time_ns, shadows.recent.len()), (0, 1, 5, 0));
+        assert_eq!(shadows.last_failure, Some((7, "the closure panicked".into())));
+    }
 }

@@ -19,9 +19,9 @@ use half::{bf16, f16};
 
 use super::{
     Act, Cost, Note, NoteKind, Observation, Probe, Provenance, RecipeEvent, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
-use crate::scan::{Dtype, Stats, TensorView, scan};
+use crate::scan::{Dtype, Stats, TensorView, likeness, scan};
 
 /// A run, built step by step.
 #[derive(Clone, Debug)]
@@ -111,6 +111,48 @@ impl Scenario {
         self.records.extend(new_sites);
         self.records.push(Record::Step(step));
         self.next_step += 1;
+        self
+    }
+
+    /// Adds a comparison with FP32 before the next step: of one parameter, `held` as it was in mixed precision, with the loss scale, and FP32's.
+    pub fn shadow(
+        &mut self,
+        layer: &str,
+        tensor: &str,
+        loss_scale: Option<f64>,
+        held: &[f64],
+        fp32: &[f64],
+    ) -> &mut Self {
+        let site = Site {
+            layer: layer.into(),
+            operator: String::new(),
+            tensor: tensor.into(),
+            probe: Probe::ParamGrad,
+            dtype: Dtype::F32,
+        };
+        let id = self.sites.iter().position(|known| *known == site).unwrap_or_else(|| {
+            self.sites.push(site.clone());
+            self.records.push(Record::Site(SiteId(self.sites.len() as u32 - 1), site));
+            self.sites.len() - 1
+        });
+        let narrow = |values: &[f64]| values.iter().map(|&x| x as f32).collect::<Vec<f32>>();
+        let bytes: Vec<u8> = narrow(held).into_iter().flat_map(f32::to_ne_bytes).collect();
+        let likeness = likeness(Dtype::F32, &bytes, loss_scale.unwrap_or(1.0), &narrow(fp32));
+        let gradient = ShadowGradient { site: SiteId(id as u32), likeness };
+        // Several parameters before one step are one comparison; it stands behind their sites.
+        let open = self.records.iter().rposition(|record| !matches!(record, Record::Site(..)));
+        match open.map(|at| self.records.remove(at)) {
+            Some(Record::Shadow(mut shadow)) => {
+                shadow.gradients.push(gradient);
+                self.records.push(Record::Shadow(shadow));
+            }
+            Some(other) => {
+                self.records.insert(open.unwrap_or(0), other);
+                let shadow = Shadow { step: self.next_step, loss_scale, time_ns: 1_000_000, ..Shadow::default() };
+                self.records.push(Record::Shadow(Shadow { gradients: vec![gradient], ..shadow }));
+            }
+            None => {}
+        }
         self
     }
 

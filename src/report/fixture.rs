@@ -4,14 +4,14 @@ use super::{Rank, Run};
 use crate::aggregate::Aggregate;
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
 };
 use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
 use crate::rules::{
     Accepted, Allow, Doubt, Evidence, Finding, Health, Level, Limit, Limits, Omitted, Pattern, Policy, Remedy,
     Severity, Threshold, Value,
 };
-use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats};
+use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats, likeness};
 
 /// What a [`Run`] borrows from.
 pub(super) struct Fixture {
@@ -108,9 +108,24 @@ fn records() -> Vec<Record> {
         Record::Site(SiteId(3), site("", "weight", Probe::Param, Dtype::F16)),
         Record::Step(step(0, Some(2.5), finite(), true)),
         Record::Step(step(1, Some(f64::NAN), Stats { count: 4, nan: 3, neg_inf: 1, ..Stats::default() }, false)),
+        Record::Shadow(shadow()),
+        Record::Shadow(Shadow {
+            step: 1,
+            time_ns: 100_000,
+            failure: Some("the closure panicked: no".into()),
+            ..Shadow::default()
+        }),
         Record::Note(Note { step: 1, kind: NoteKind::BlindSpot, text: "A sparse tensor was not scanned.".into() }),
         Record::End(End { steps: 2, dropped_steps: 0, reason: EndReason::Finished }),
     ]
+}
+
+/// Half of the weight's gradient is lost.
+fn shadow() -> Shadow {
+    let held: Vec<u8> = [2.0f32, 0.0, 0.0, 4e-5].into_iter().flat_map(f32::to_ne_bytes).collect();
+    let likeness = likeness(Dtype::F32, &held, 2.0, &[1.0, 1e-9, 0.5, 2e-5]);
+    let gradients = vec![ShadowGradient { site: SiteId(1), likeness }];
+    Shadow { step: 1, loss_scale: Some(2.0), loss: Some(2.25), time_ns: 300_000, gradients, ..Shadow::default() }
 }
 
 fn finite() -> Stats {

@@ -9,6 +9,7 @@ mod magnitudes;
 mod model;
 mod rank;
 mod rounding;
+mod shadows;
 
 use serde::Serialize;
 

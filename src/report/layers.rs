@@ -1,7 +1,7 @@
 //! The magnitudes of each layer over the run, all ranks together, as quantiles.
 
-use super::TensorRounding;
 use super::number::readable;
+use super::{LayerShadow, TensorRounding};
 use super::{Layout, Run};
 use crate::aggregate::MagnitudeHistogram;
 use crate::observation::{Probe, Site};
@@ -52,6 +52,8 @@ pub struct LayerMagnitudes<'a> {
     pub magnitudes: Vec<Magnitudes<'a>>,
     /// What low precision left of the steps of its parameters, where there is something to say.
     pub rounding: Vec<TensorRounding<'a>>,
+    /// Its gradient beside FP32's, where that was compared.
+    pub shadow: Option<LayerShadow>,
 }
 
 /// The layers of a run in the order in which they were first seen, each with what is followed in it. The histograms of a tensor on several ranks are
@@ -65,7 +67,10 @@ pub fn layer_magnitudes<'a>(run: &Run<'a>) -> Vec<LayerMagnitudes<'a>> {
             }
         }
     }
-    layers.iter_mut().for_each(|layer| layer.rounding = TensorRounding::of_layer(run, layer.layer));
+    for layer in &mut layers {
+        layer.rounding = TensorRounding::of_layer(run, layer.layer);
+        layer.shadow = LayerShadow::of_layer(run, layer.layer);
+    }
     layers
 }
 
@@ -84,7 +89,7 @@ fn followed<'a>(
 
 fn add<'a>(layers: &mut Vec<LayerMagnitudes<'a>>, site: &'a Site, quantity: Quantity, histogram: &MagnitudeHistogram) {
     let at = layers.iter().position(|known| known.layer == site.layer).unwrap_or_else(|| {
-        layers.push(LayerMagnitudes { layer: &site.layer, magnitudes: Vec::new(), rounding: Vec::new() });
+        layers.push(LayerMagnitudes { layer: &site.layer, magnitudes: Vec::new(), rounding: Vec::new(), shadow: None });
         layers.len() - 1
     });
     let known = &mut layers[at].magnitudes;
@@ -104,11 +109,12 @@ pub(super) fn layers(run: &Run<'_>, layout: &Layout) -> String {
         return "no tensor was scanned\n".into();
     }
     let mut out = layout.wrap("", "", EXPLANATION);
-    for LayerMagnitudes { layer, magnitudes, rounding } in all {
+    for LayerMagnitudes { layer, magnitudes, rounding, shadow } in all {
         let layer = if layer.is_empty() { "(root)" } else { layer };
         out.push_str(&format!("\n{}\n{}\n", layout.bold(layer), layout.dim(&caption())));
         magnitudes.iter().for_each(|of| out.push_str(&row(of)));
         rounding.iter().flat_map(TensorRounding::text).for_each(|line| out.push_str(&format!("  {line}\n")));
+        shadow.iter().for_each(|of| out.push_str(&format!("  {}\n", of.text())));
     }
     out
 }

@@ -15,6 +15,7 @@ mod policy;
 mod read;
 mod rounding;
 mod run;
+mod shadows;
 mod text;
 mod whatif;
 
@@ -26,6 +27,7 @@ pub use policy::policy_text;
 pub use read::{Progress, RankRecording, RunRecording, read_run, read_run_under};
 pub use rounding::TensorRounding;
 pub use run::{Attributed, Counts, Rank, Run};
+pub use shadows::{LayerShadow, in_words};
 pub use text::{consequence_text, evidence_text, text};
 pub use whatif::{Canvas, Piece, Row, Selection, Tone, WHATIF_SCHEMA_VERSION, whatif_json, whatif_rows, whatif_text};
 

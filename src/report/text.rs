@@ -3,7 +3,7 @@
 use super::number::{bytes, percent, readable};
 use super::policy::{policy_text, unused_text};
 use super::whatif::section;
-use super::{Attributed, Counts, Layout, Rank, Run, rounding};
+use super::{Attributed, Counts, Layout, Rank, Run, rounding, shadows};
 use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
 
 /// The text report of a run.
@@ -61,6 +61,7 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
     parts.extend(scaler_part(rank));
     let mut out = layout.wrap("", "  ", &parts.join(", "));
     out.extend(rounding::recent(rank, layout));
+    out.extend(shadows::summary(rank, layout));
     for line in endings(rank) {
         out.push_str(&layout.wrap("  ", "  ", &line));
     }

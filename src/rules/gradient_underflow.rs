@@ -4,7 +4,8 @@
 //! bit, and at 2^-25 they are rounded to zero. What is judged is the gradient *as FP16 held it*, that is, times the loss scale.
 //!
 //! Fading and lost are told apart. *Fading* is measured: those elements are there. *Lost* is an estimate, and called one: what was rounded to
-//! zero leaves no trace in FP16. It continues the power law that the five lowest binades of the gradient follow, and means "or more" where it
+//! zero leaves no trace in FP16. A comparison with FP32 by `doctor.shadow` measures it, for the layer; a gradient that is whole by such a one is not alarmed about. Without, the
+//! estimate continues the power law that the five lowest binades of the gradient follow, and means "or more" where it
 //! saturates. Only where backward cast an FP32 gradient to FP16 is it measured, for there both sides are seen.
 //!
 //! ## Why it matters

@@ -18,6 +18,7 @@ mod flat_loss;
 mod gradient_headroom;
 mod gradient_overflow;
 mod gradient_underflow;
+mod gradient_unlike_fp32;
 mod graph;
 mod half_loss_scaled;
 mod inexact_integers;

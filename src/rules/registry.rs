@@ -3,8 +3,8 @@
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
     clip_before_unscale, dead_updates, evaluation_worse, exploding_updates, flat_loss, gradient_headroom,
-    gradient_overflow, gradient_underflow, half_loss_scaled, inexact_integers, loss_jump, loss_not_finite,
-    lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer, no_loss_scale,
+    gradient_overflow, gradient_underflow, gradient_unlike_fp32, half_loss_scaled, inexact_integers, loss_jump,
+    loss_not_finite, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer, no_loss_scale,
     non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer, scale_changed_between_optimizers,
     scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
     scaled_loss_reported, scaler_not_restored, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates,
@@ -27,6 +27,7 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &gradient_overflow::GradientOverflow,
         &starved_layers::StarvedLayers,
         &gradient_headroom::GradientHeadroom,
+        &gradient_unlike_fp32::GradientUnlikeFp32,
         &scale_thrash::ScaleThrash,
         &scale_ratchet::ScaleRatchet,
         &scale_floor::ScaleFloor,
@@ -103,6 +104,7 @@ mod tests {
         AMP202 gradient-overflow error
         AMP203 starved-layers warning
         AMP204 gradient-headroom warning
+        AMP205 gradient-unlike-fp32 error
         AMP301 scale-thrash warning
         AMP302 scale-ratchet error
         AMP303 scale-floor error

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::layers::{LayerMagnitudes, Magnitudes};
 use super::super::number::Number;
 use super::rounding::RoundingDocument;
+use super::shadows::LayerShadowDocument;
 use crate::aggregate::MagnitudeHistogram;
 
 /// One layer, all ranks together.
@@ -13,6 +14,8 @@ pub(super) struct LayerDocument<'a> {
     layer: &'a str,
     magnitudes: Vec<QuantityDocument<'a>>,
     rounding: Vec<RoundingDocument<'a>>,
+    /// Its gradient beside FP32's; null where that was never compared.
+    fp32_shadow: Option<LayerShadowDocument>,
 }
 
 /// One quantity of one tensor of the layer.
@@ -49,6 +52,7 @@ impl<'a> LayerDocument<'a> {
             layer: layer.layer,
             magnitudes: layer.magnitudes.iter().map(QuantityDocument::of).collect(),
             rounding: layer.rounding.iter().map(RoundingDocument::of).collect(),
+            fp32_shadow: layer.shadow.as_ref().map(LayerShadowDocument::of),
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::super::Rank;
 use super::super::number::Number;
 use super::magnitudes::MagnitudesDocument;
+use super::shadows::ShadowsDocument;
 use crate::aggregate::{Aggregate, Instrument, ScalerSummary, SiteSummary, Timeline};
 use crate::numerics::{Format, Zones};
 use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
@@ -18,6 +19,7 @@ pub(super) struct RankDocument<'a> {
     instrument: InstrumentDocument<'a>,
     scaler: ScalerDocument,
     timeline: TimelineDocument,
+    fp32_shadows: Option<ShadowsDocument<'a>>,
     sites: Vec<SiteDocument<'a>>,
 }
 
@@ -171,6 +173,7 @@ impl<'a> RankDocument<'a> {
             instrument: InstrumentDocument::of(&aggregate.instrument, aggregate.run.as_ref()),
             scaler: ScalerDocument::of(aggregate),
             timeline: TimelineDocument::of(&aggregate.timeline),
+            fp32_shadows: ShadowsDocument::of(&aggregate.shadows),
             sites: aggregate.sites.iter().map(SiteDocument::of).collect(),
         }
     }

@@ -247,3 +247,33 @@ fn what_follows_from_a_collapse_of_the_scale_is_not_reported_as_underflow() {
     });
     assert!(!found(&diagnose(&run)).contains(&"AMP201"));
 }
+
+/// A gradient of which FP16 keeps little, each step compared with FP32, which has `exact`.
+fn compared_with(exact: impl Fn(f64) -> f64) -> Scenario {
+    let mut run = Scenario::new();
+    run.static_scaler(1.0);
+    for i in 0..4 {
+        let held: Vec<f64> = normal(512, 1e-7, i).into_iter().map(|x| half::f16::from_f64(x).to_f64()).collect();
+        let fp32: Vec<f64> =
+            normal(512, 1e-7, i).iter().zip(&held).map(|(x, h)| exact(if *h == 0.0 { *x } else { *h })).collect();
+        run.shadow("fc", "weight", Some(1.0), &held, &fp32);
+        run.step(|s| {
+            s.loss(1.0).loss_scale(1.0).gradient("fc", "linear", F16, &held);
+        });
+    }
+    run
+}
+
+#[test]
+fn twins_that_fp16_shows_alike_are_told_apart_by_their_shadows() {
+    // The same histogram in FP16: here the zeros were small numbers in FP32, ...
+    let lost = compared_with(|x| x);
+    let d = diagnose(&lost);
+    let f = crate::rules::silence::first(&d, "AMP308").expect("an underflow");
+    assert!(number(f, "lost_share_against_fp32") > 0.2, "{f:#?}");
+    assert!(f.explanation.contains("Measured against FP32"), "{}", f.explanation);
+    // ... there they are zeros in FP32, too: ReLU made them.
+    let sparse = compared_with(|x| if x.abs() < 2f64.powi(-25) { 0.0 } else { x });
+    let d = diagnose(&sparse);
+    assert!(d.findings().iter().all(|f| f.severity < Severity::Error), "{:#?}", d.findings());
+}

@@ -1,6 +1,8 @@
 //! The FP16 gradients of the latest step, each judged over its latest samples.
 
+use super::decision::MEDIAN_NEAR;
 use crate::aggregate::{Aggregate, Sample, SiteSummary};
+use crate::scan::Likeness;
 
 /// Samples in a row in which a condition must hold; costs two samples of delay.
 pub(in crate::rules) const SAMPLES: usize = 3;
@@ -17,6 +19,22 @@ pub(in crate::rules) struct Judged<'a> {
 }
 
 impl Judged<'_> {
+    /// The gradient of the layer's parameters beside FP32's, where that was compared since the first of the samples.
+    pub fn against_fp32(&self, aggregate: &Aggregate) -> Option<Likeness> {
+        let usable = |l: &Likeness| l.non_finite + l.non_finite_in_fp32 == 0 && l.fp32_energy > 0.0;
+        let latest = aggregate.shadows.of_layer(&self.site.site.layer, &aggregate.sites).pop();
+        latest.filter(|sample| sample.step >= self.since && usable(&sample.likeness)).map(|sample| sample.likeness)
+    }
+
+    /// What FP32 shows to be whole is whole, whatever its histogram lets fear: what is measured comes before what is estimated.
+    fn corrected(mut self, aggregate: &Aggregate) -> Self {
+        let error = self.against_fp32(aggregate).and_then(|like| Some(1.0 - like.cosine()?));
+        if let Some(error) = error.filter(|&error| error <= MEDIAN_NEAR.default) {
+            self.ehat = self.ehat.map(|ehat| ehat.min(error.max(0.0)));
+        }
+        self
+    }
+
     /// What held in all samples.
     pub fn lasting(&self) -> f64 {
         self.ehat.iter().copied().fold(f64::INFINITY, f64::min)
@@ -30,7 +48,7 @@ pub(in crate::rules) fn judged(aggregate: &Aggregate) -> (Vec<Judged<'_>>, Optio
     for (_, site) in aggregate.latest_observations().filter(|(_, s)| s.site.probe.is_gradient()) {
         let Some(latest) = site.latest().filter(|s| s.underflow.is_some()) else { continue };
         match site.last(SAMPLES).and_then(|samples| judge(site, latest, samples)) {
-            Some(one) => judged.push(one),
+            Some(one) => judged.push(one.corrected(aggregate)),
             None if site.recent.len() < SAMPLES => {
                 waiting = Some(site.recent.len());
             }

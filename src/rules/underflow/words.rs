@@ -9,6 +9,7 @@ use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, headroom, set_sca
 use crate::rules::scaling::Scaling;
 use crate::rules::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
 use crate::rules::{Evidence, Firing, Limits, Remedy, Severity};
+use crate::scan::Likeness;
 
 pub(super) fn firing(
     aggregate: &Aggregate,
@@ -33,13 +34,19 @@ pub(super) fn firing(
             .min()
             .unwrap_or(shown.since),
         strength: decision.median.max(shown.lasting()),
-        evidence: evidence(shown, judged.len(), decision, advice),
+        evidence: evidence(aggregate, shown, judged.len(), decision, advice),
         explanation: explanation(aggregate, judged, decision, cause, limits),
         remedy: remedy(aggregate, shown, names_layer, advice),
     }
 }
 
-fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Option<&ScaleAdvice<'_>>) -> Vec<Evidence> {
+fn evidence(
+    aggregate: &Aggregate,
+    shown: &Judged<'_>,
+    judged: usize,
+    decision: &Decision,
+    advice: Option<&ScaleAdvice<'_>>,
+) -> Vec<Evidence> {
     let underflow = shown.latest.underflow.unwrap_or(Underflow::ALL_LOST);
     let scale = shown.latest.loss_scale.unwrap_or(1.0);
     let mut evidence = vec![
@@ -61,6 +68,10 @@ fn evidence(shown: &Judged<'_>, judged: usize, decision: &Decision, advice: Opti
         false => ("lost_share_estimate", "lost_l1_share_estimate"),
     };
     evidence.extend([measured(lost, underflow.lost_share), measured(l1, underflow.l1hat)]);
+    if let Some(like) = shown.against_fp32(aggregate) {
+        evidence.extend(like.lost_share().map(|share| measured("lost_share_against_fp32", share)));
+        evidence.push(measured("one_minus_cosine_against_fp32", 1.0 - like.cosine().unwrap_or(0.0)));
+    }
     let raised = |exponent: &i32| f64::from(*exponent).exp2() > scale || shown.latest.loss_scale.is_none();
     if let Some((advice, exponent)) = advice.and_then(|a| Some((a, a.exponent().filter(raised)?))) {
         evidence.push(measured("recommended_loss_scale", f64::from(exponent).exp2()));
@@ -87,8 +98,22 @@ fn explanation(
     } else {
         text.push("It is so from the loss on: no layer is to blame.".into());
     }
+    text.extend(shown.against_fp32(aggregate).map(|like| measured_by_shadow(shown, &like)));
     text.push(why(aggregate, shown, cause));
     text.join(" ")
+}
+
+/// What a comparison with FP32 of the same batch says of the layer: no estimate.
+fn measured_by_shadow(shown: &Judged<'_>, like: &Likeness) -> String {
+    let layer = layer_name(&shown.site.site);
+    let lost = share(like.lost_share().unwrap_or(0.0));
+    match like.cosine() {
+        Some(cosine) => format!(
+            "Measured against FP32: of the gradient of the parameters of `{layer}` {lost} of the elements were rounded to zero, and 1 - cosine is {}.",
+            number(1.0 - cosine)
+        ),
+        None => format!("Measured against FP32: nothing is left of the gradient of the parameters of `{layer}`."),
+    }
 }
 
 /// What keeps the scale from being where it has to be.

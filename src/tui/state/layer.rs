@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::aggregate::{Aggregate, MagnitudeHistogram, Maxima, Sample, SiteSummary};
+use crate::aggregate::{Aggregate, MagnitudeHistogram, Maxima, Sample, ShadowSample, SiteSummary};
 use crate::numerics::Format;
 use crate::observation::{Probe, Site};
 use crate::rules::Finding;
@@ -151,6 +151,8 @@ pub struct LayerDetail {
     pub tensors: Vec<Tensor>,
     /// The largest magnitude of each quantity over time; those that were never seen are empty. Of several tensors the largest at each step.
     pub maxima: [(Quantity, Maxima); 3],
+    /// Its gradient beside FP32's in the latest comparison, all its parameters as one; of several ranks the sum. `None` where none was asked for.
+    pub shadow: Option<ShadowSample>,
 }
 
 impl LayerDetail {
@@ -179,9 +181,10 @@ impl LayerDetail {
         }
         findings.sort_by_key(|told| (Reverse(told.finding.severity), told.finding.onset_step, told.finding.code));
         let found: Vec<Finding> = findings.iter().map(|told| told.finding.clone()).collect();
-        let layer = layer(path, aggregates.into_iter(), &found);
+        let layer = layer(path, aggregates.iter().copied(), &found);
         let maxima = Quantity::ALL.map(|quantity| (quantity, largest(&tensors, quantity)));
-        Self { path: path.to_owned(), layer, findings, ranks, of_all, tensors, maxima }
+        let shadow = shadow(path, &aggregates);
+        Self { path: path.to_owned(), layer, findings, ranks, of_all, tensors, maxima, shadow }
     }
 
     /// A layer of which only this is known.
@@ -196,6 +199,7 @@ impl LayerDetail {
             of_all: false,
             tensors: Vec::new(),
             maxima,
+            shadow: None,
         }
     }
 
@@ -226,6 +230,16 @@ fn tell(findings: &mut Vec<Told>, rank: u32, finding: &Finding, root: &Finding) 
         }
         None => findings.push(Told { ranks: vec![rank], finding, follows_from }),
     }
+}
+
+/// The latest comparison with FP32 of each rank, summed.
+fn shadow(path: &str, aggregates: &[&Aggregate]) -> Option<ShadowSample> {
+    let latest = aggregates.iter().filter_map(|a| a.shadows.of_layer(path, &a.sites).pop());
+    latest.reduce(|mut sum, sample| {
+        sum.likeness.merge(&sample.likeness);
+        sum.step = sum.step.max(sample.step);
+        sum
+    })
 }
 
 /// The tensors that stand for a quantity. Of activations and gradients those held in FP16, which the thresholds are of; where there is none, all.

@@ -26,7 +26,6 @@ pub(super) struct ShadowsDocument<'a> {
 #[derive(Serialize)]
 pub(super) struct LayerShadowDocument {
     comparisons: u64,
-    #[serde(flatten)]
     likeness: LikenessDocument,
 }
 

@@ -37,7 +37,7 @@ fn only(run: &Scenario) -> Finding {
 
 #[test]
 fn a_gradient_that_fades_is_an_error_of_backward_with_what_was_lost_measured() {
-    let f = only(&run(F16, 5e-8, 1.0, 4, held));
+    let f = only(&run(F16, 2e-8, 1.0, 4, held));
     assert_eq!((f.severity, f.onset_step, f.layer.as_str()), (Severity::Error, 0, ""));
     assert!(f.explanation.contains("it is backward that loses it"), "{}", f.explanation);
     assert!(f.explanation.contains("were rounded to zero, which is measured"), "{}", f.explanation);
@@ -45,8 +45,8 @@ fn a_gradient_that_fades_is_an_error_of_backward_with_what_was_lost_measured() {
 
 #[test]
 fn a_little_off_is_a_warning_and_two_comparisons_are_no_trend() {
-    assert_eq!(only(&run(F16, 3e-7, 1.0, 3, held)).severity, Severity::Warning);
-    let d = diagnose(&run(F16, 3e-7, 1.0, 2, held));
+    assert_eq!(only(&run(F16, 5e-8, 1.0, 3, held)).severity, Severity::Warning);
+    let d = diagnose(&run(F16, 5e-8, 1.0, 2, held));
     assert!(found(&d).is_empty());
     assert!(d.doubts().iter().any(|x| x.code == "AMP205" && x.reason.contains("2 of 3")), "{:?}", d.doubts());
 }
@@ -108,7 +108,7 @@ fn one_layer_that_fades_beside_a_large_one_is_named() {
     let mut run = Scenario::new();
     run.static_scaler(1.0);
     for i in 0..4 {
-        for (layer, deviation) in [("large", 1e-1), ("small", 4e-8)] {
+        for (layer, deviation) in [("large", 1e-1), ("small", 2e-8)] {
             let exact = normal(512, deviation, i);
             let kept: Vec<f64> = exact.iter().map(|&x| held(x)).collect();
             run.shadow(layer, "weight", Some(1.0), &kept, &exact);

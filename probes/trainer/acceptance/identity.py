@@ -17,13 +17,13 @@ EXTRAS = {
 }
 
 
-def identity(name, model, precision, optimizer, extra=()):
-    """The same fingerprint with a doctor that looks at every step and without one."""
+def identity(name, model, precision, optimizer, extra=(), looks=()):
+    """The same fingerprint with a doctor that looks at every step, and as `looks` says besides, and without one."""
 
     def check(programs):
         run = programs.new_run(name)
         arguments = (*settings(model, precision, optimizer, 0, STEPS[model]), *extra)
-        watched = programs.train(*arguments, "--every", 1, "--run", run)
+        watched = programs.train(*arguments, "--every", 1, *looks, "--run", run)
         alone = programs.train(*arguments, "--no-doctor")
         shutil.rmtree(run)
         require(

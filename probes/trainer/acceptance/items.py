@@ -87,3 +87,7 @@ def _identity():
     for model, precision, (what, extra) in product(MODELS, ("fp16", "fp16-masters", "bf16-masters"), EXTRAS.items()):
         name = f"identity-{model}-{precision}-{what}"
         yield "identity", name, identity(name, model, precision, "adam", extra)
+    for model, precision in product(MODELS, PRECISIONS + PURE):
+        name = f"identity-{model}-{precision}-shadow"
+        optimizer = OPTIMIZERS[model][0]
+        yield "identity", name, identity(name, model, precision, optimizer, looks=("--shadow-every", 3))

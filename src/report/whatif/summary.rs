@@ -11,7 +11,11 @@ pub(super) fn basis(whatif: &WhatIf<'_>) -> String {
         steps if steps == whatif.scanned_steps => format!("All {steps} steps were scanned."),
         steps => format!("{} of {steps} steps were scanned; what is said is of these.", whatif.scanned_steps),
     };
+    let whole = whatif.window.as_ref().is_some_and(|window| window.incomplete);
     let held = match (whatif.held, whatif.is_lower_bound()) {
+        (Held::Fp16, _) if whole => {
+            " Gradients were held in FP16, which left nothing of one or more: of these no other scale can be asked, and of the rest more may fade at higher ones."
+        }
         (Held::Fp16, true) => {
             " Gradients were held in FP16, which had lost a part of some before it was seen: at higher scales more fades than is shown (≥)."
         }

@@ -1,6 +1,8 @@
 use super::*;
+use crate::recording::Records;
 use crate::report::Layout;
 use crate::report::fixture::Fixture;
+use crate::rules::Diagnosis;
 use crate::rules::whatif::WhatIf;
 
 #[test]
@@ -21,6 +23,18 @@ fn a_pattern_is_a_glob() {
     ] {
         assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
     }
+}
+
+#[test]
+fn a_gradient_of_which_nothing_is_left_is_not_passed_over_in_silence() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/corpus/underflow.amprec");
+    let mut diagnosis = Diagnosis::new();
+    let records = Records::open(std::path::Path::new(file)).expect("a recording");
+    records.for_each(|record| diagnosis.apply(record.expect("a whole recording")));
+    let whatif = WhatIf::of(&[diagnosis.aggregate()]);
+    let text = whatif_text(&whatif, &Selection::default(), &Layout { width: 400, colour: false }, true);
+    assert!(text.contains("which left nothing of one or more"), "{text}");
+    assert!(text.contains("Change layer `"), "{text}");
 }
 
 #[test]

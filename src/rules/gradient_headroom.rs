@@ -30,7 +30,7 @@ use super::scaling::Scaling;
 use super::text::{counted, measured, number, power_of_two, scale};
 use super::underflow::may_have_fp16_gradients;
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::{Aggregate, SiteSummary};
+use crate::aggregate::{Aggregate, SiteSummary, median};
 
 const HEADROOM: Threshold = Threshold {
     rule: "gradient-headroom",
@@ -137,12 +137,10 @@ fn rise(site: &SiteSummary, limits: &Limits) -> Option<Rise> {
     let steps_left = left / line.slope;
     let rises = line.slope * span >= RISE && line.slope >= limits.at(&ERRORS, layer) * line.slope_error;
     let soon = left > 0.0 && left <= limits.at(&HEADROOM, layer) && steps_left <= limits.at(&AHEAD, layer) * span;
-    (rises && soon).then(|| Rise {
-        octaves_per_step: line.slope,
-        reached: reached.exp2(),
-        steps_left,
-        since: first.step,
-    })
+    // It rises since it last stood no higher than at first.
+    let half = median(points[..points.len() / 2].iter().map(|p| p.1))?;
+    let since = samples.iter().rev().find(|s| s.stats.max_abs.log2() <= half).map_or(first.step, |s| s.step);
+    (rises && soon).then(|| Rise { octaves_per_step: line.slope, reached: reached.exp2(), steps_left, since })
 }
 
 /// A straight line by least squares.

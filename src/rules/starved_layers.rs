@@ -9,7 +9,7 @@
 //! ## How it decides
 //!
 //! By Ehat, the predicted `1 - cosine` between a gradient and what FP16 kept of it, as rule `gradient-underflow` has it, of the gradients of activations, layer by layer in the order of backward;
-//! of each layer the gradient that is best kept.
+//! of each layer the gradient that is nearest the input.
 //!
 //! **Warning**: the layers nearest the input, two at the least, have an Ehat above 0.01 in three samples in a row, or nothing left, while the quarter nearest the loss is below 1e-4; the largest element falls by six octaves or more from the
 //! one to the other; and no single step from a layer to the next makes up more than 60 % of that. Where one does, a layer is to blame, and `gradient-underflow` names it alone.
@@ -97,13 +97,12 @@ impl Rule for StarvedLayers {
     }
 }
 
-/// The best kept activation gradient of each layer, from the loss to the input.
+/// Of each layer the activation gradient that is nearest the input, in the order of backward.
 fn by_layer<'a>(judged: &'a [Judged<'a>]) -> Vec<&'a Judged<'a>> {
     let mut layers: Vec<&Judged<'_>> = Vec::new();
     for one in judged.iter().filter(|j| j.site.site.probe == Probe::ActivationGrad) {
         match layers.iter_mut().find(|known| known.site.site.layer == one.site.site.layer) {
-            Some(known) if one.lasting() < known.lasting() => *known = one,
-            Some(_) => {}
+            Some(known) => *known = one,
             None => layers.push(one),
         }
     }

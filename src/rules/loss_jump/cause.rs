@@ -75,14 +75,15 @@ fn update(aggregate: &Aggregate, onset: u64, limits: &Limits) -> Option<Cause> {
     if let Some((step, to)) = steps.iter().filter(is_lead).find_map(|s| Some((s, grown(s)?))) {
         return Some(whose(step, ratio, to, norm));
     }
+    // The update that the first high loss was computed after was an ordinary one.
+    if steps.iter().any(|s| s.step + 1 == onset && s.energy_ratio.is_some()) {
+        return Some(Cause::Data);
+    }
     let after = steps.iter().rfind(|s| s.step >= onset && s.energy_ratio.is_some());
     match after.and_then(|s| Some((s, grown(s)?))) {
         // After the jump a gradient is larger because the loss is: only an update that outgrew it says something.
         Some((step, to)) => Some(whose(step, ratio, to, norm)).filter(|c| matches!(c, Cause::Update { .. })),
-        None => {
-            let seen = steps.iter().any(|s| s.step + 1 == onset) || after.is_some();
-            seen.then_some(Cause::Data)
-        }
+        None => after.map(|_| Cause::Data),
     }
 }
 

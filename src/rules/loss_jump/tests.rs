@@ -103,6 +103,17 @@ fn one_gradient_that_exploded_is_named_and_its_norm_to_clip_at() {
 }
 
 #[test]
+fn where_the_update_before_was_an_ordinary_one_it_is_the_data_however_large_the_next_ones_are() {
+    let mut run = Scenario::new();
+    run.steps(90, |s, i| {
+        let (loss, ratio) = if i < 60 { (falling(i), 1e-3) } else { (3.0 + chance(i), 2e-2) };
+        scanned(s, i, loss, ratio, 1000.0 * ratio);
+    });
+    let f = jump(&run).expect("found");
+    assert_eq!((f.severity, cause(&f), f.onset_step), (Severity::Info, "data", 60), "{}", f.explanation);
+}
+
+#[test]
 fn a_loss_that_is_reported_with_its_scale_is_told_from_one_that_jumped() {
     let mut run = Scenario::new();
     run.dynamic_scaler(1024.0).steps(100, |s, i| {

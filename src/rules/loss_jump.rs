@@ -39,7 +39,7 @@
 
 use super::text::{counted, measured, number, said, scale};
 use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::{Aggregate, Loss, Losses, median};
+use crate::aggregate::{Aggregate, Loss, Losses, Weights, median};
 
 mod cause;
 #[cfg(test)]
@@ -127,11 +127,17 @@ impl Rule for LossJump {
         let losses: Vec<&Loss> = aggregate.losses.recent.iter().filter(|at| at.loss.is_finite()).collect();
         let Some(jump) = find(aggregate, &losses, limits) else { return Vec::new() };
         let cause = cause::of(aggregate, &losses, &jump, limits);
-        if matches!(cause, Cause::Restart) {
+        if matches!(cause, Cause::Restart) || !cause.is_known() && is_forgotten(aggregate, losses[jump.at].step) {
             return Vec::new();
         }
         vec![Verdict::Firing(Box::new(firing(aggregate, &losses, &jump, &cause)))]
     }
+}
+
+/// Whether the scans about a step are remembered no more: what they told was said then.
+fn is_forgotten(aggregate: &Aggregate, step: u64) -> bool {
+    let weights = &aggregate.weights;
+    weights.stepped > Weights::WINDOW as u64 && weights.steps.front().is_some_and(|oldest| oldest.step >= step)
 }
 
 /// A jump of the loss.

@@ -105,7 +105,7 @@ fn one_gradient_that_exploded_is_named_and_its_norm_to_clip_at() {
 #[test]
 fn where_the_update_before_was_an_ordinary_one_it_is_the_data_however_large_the_next_ones_are() {
     let mut run = Scenario::new();
-    run.steps(90, |s, i| {
+    run.steps(140, |s, i| {
         let (loss, ratio) = if i < 60 { (falling(i), 1e-3) } else { (3.0 + chance(i), 2e-2) };
         scanned(s, i, loss, ratio, 1000.0 * ratio);
     });

@@ -86,15 +86,15 @@ def margins(cases, healthy, thresholds):
         return "This ampdoctor lists no thresholds."
     rows = []
     for threshold in thresholds:
-        alarms = _turned(healthy, threshold)
-        misses = _turned(cases, threshold)
+        alarms, misses = _turned(healthy, threshold), _turned(cases, threshold)
         name = f"`{threshold.rule}` {threshold.name}"
         rows.append((threshold.code, name, f"{threshold.default:g}", threshold.unit, *map(_side, (alarms, misses))))
     head = ("rule", "threshold", "default", "unit", "healthy runs alarm from", "faults are missed from")
     return (
         "No rule is asked for its statistic: each recording is judged again with the threshold moved, by up to 20 octaves either way, until a\n"
         "healthy run gives a finding of the rule or the fault is no longer found. The value at which that happens is where the run\n"
-        "stands, in the unit of the threshold: nearest to the default, median, and how many of the runs turn at all.\n\n" + table(head, rows)
+        "stands, in the unit of the threshold: nearest to the default, median, and how many of the runs turn at all. Where several thresholds\n"
+        "have to hold, or one of several is enough, moving one alone may turn nothing.\n\n" + table(head, rows)
     )
 
 

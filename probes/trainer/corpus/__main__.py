@@ -59,7 +59,7 @@ def _options():
 
 def _renew(programs, options):
     cases = [case for case in _known(programs) if options.only in case.name]
-    unshown = fixtures.renew(programs, cases, options.fixtures)
+    unshown = fixtures.renew(programs, cases, options.fixtures, options.jobs)
     for name in unshown:
         print(f"error: no short run shows {name}", file=sys.stderr)
     return 1 if unshown else 0

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness.programs import RECORDING, TIMEOUT_SECONDS
@@ -31,20 +32,20 @@ HEALTHY_STEPS, HEALTHY_EVERY = 24, 6
 HEALTHY = ("fp32", "bf16", "fp16", "fp16-masters", "bf16-masters")
 
 
-def renew(programs, cases, folder):
+def renew(programs, cases, folder, jobs):
     """Writes a recording of every case and of some healthy runs, and the index; the names of cases that no short run shows."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     entries, unshown = [], []
-    for case in cases:
-        best = _smallest(programs, case)
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        found = list(pool.map(lambda case: _smallest(programs, case), cases))
+    for case, best in zip(cases, found):
         if best is None:
             unshown.append(case.name)
             continue
         data, entry = best
         (folder / entry["file"]).write_bytes(data)
         entries.append(entry)
-        print(f"{entry['file']:32} {len(data):7} bytes", flush=True)
     entries += _healthy(programs, folder)
     (folder / "index.json").write_text(json.dumps(entries, indent=1) + "\n")
     return unshown
@@ -58,6 +59,7 @@ def _smallest(programs, case):
             best = found
         if best and len(best[0]) <= SMALL:
             break
+    print(f"{case.name:28} {len(best[0]) if best else 'no short run shows it':>8}", flush=True)
     return best
 
 

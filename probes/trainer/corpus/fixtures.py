@@ -6,7 +6,6 @@ after its finding stood.
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +33,9 @@ HEALTHY = ("fp32", "bf16", "fp16", "fp16-masters", "bf16-masters")
 
 def renew(programs, cases, folder, jobs):
     """Writes a recording of every case and of some healthy runs, and the index; the names of cases that no short run shows."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.amprec"):
+        old.unlink()
     entries, unshown = [], []
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
         found = list(pool.map(lambda case: _smallest(programs, case), cases))

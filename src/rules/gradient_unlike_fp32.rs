@@ -118,6 +118,10 @@ impl Rule for GradientUnlikeFp32 {
         &ALL
     }
 
+    fn thresholds_by_layer(&self) -> &'static [&'static str] {
+        &["fading-share", "layer-direction"]
+    }
+
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let shadows = &aggregate.shadows;
         let now = aggregate.latest.as_ref().map(|step| step.index);

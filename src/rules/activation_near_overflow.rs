@@ -13,6 +13,11 @@
 //!
 //! * **Warning** above 2^13 = 8192: three bits of headroom. In 11,552 activations of 28 healthy runs the largest was 2^5.9.
 //! * **Error** above 2^15 = 32768: one bit. A single larger batch is enough.
+//! * **Warning** from 2^11 = 2048 on where it grows so steadily that it passes 65504 within 100 steps, and **error** above 2^13 where that is within 32: the growth of the last
+//!   32 scanned steps, taken on as it is.
+//!
+//! This is the upper side of the range 1e-3 to 1e4 in which activations should lie. Its lower side is rule `activation-underflow`, and never judged by the smallest element: 85 % of
+//! healthy activations hold numbers below 1e-3.
 //!
 //! The layer named is the first in the order of forward; those after it that are as large are counted.
 //!
@@ -28,7 +33,7 @@
 
 use super::text::{count, counted, layer_name, measured, number, power_of_two};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::{Aggregate, SiteSummary, is_mask_operator};
+use crate::aggregate::{Aggregate, Sample, SiteSummary, is_mask_operator};
 use crate::numerics::Format;
 use crate::observation::{Observation, Probe};
 use crate::scan::{Dtype, Stats};
@@ -50,6 +55,34 @@ const VERY_NEAR: Threshold = Threshold::new(
     "magnitude",
     "2^15, one bit below the end: the next batch that is twice as large is infinite.",
 );
+/// From here on a growth counts.
+const GROWS_FROM: Threshold = Threshold::new(
+    NAME,
+    "trend-from",
+    2048.0,
+    "magnitude",
+    "Healthy activations end at 2^5.9, and there they grow up to a hundredfold: growth alone is no sign. None of 28 healthy runs came within five octaves of this.",
+);
+/// Steps ahead that a growth is taken on.
+const STEPS_LEFT: Threshold = Threshold::new(
+    NAME,
+    "trend-steps",
+    100.0,
+    "steps until it overflows",
+    "As far ahead as three windows of 32 scanned steps, from which the growth is taken.",
+);
+/// Steps left at which there is no time to wait.
+const NO_TIME: Threshold = Threshold::new(
+    NAME,
+    "no-time",
+    32.0,
+    "steps until it overflows",
+    "The window from which the growth is taken, once more.",
+);
+/// Samples that make a trend.
+const TREND: usize = 8;
+/// Octaves from the first quarter of the samples to the last.
+const GROWN: f64 = 0.5;
 /// Empty octaves between a mask's plateau and all other values.
 const MASK_GAP: Threshold = Threshold::new(
     NAME,
@@ -76,11 +109,11 @@ impl Rule for ActivationNearOverflow {
     }
 
     fn thresholds(&self) -> &'static [Threshold] {
-        &[NEAR, VERY_NEAR, MASK_GAP]
+        &[NEAR, VERY_NEAR, MASK_GAP, GROWS_FROM, STEPS_LEFT, NO_TIME]
     }
 
     fn thresholds_by_layer(&self) -> &'static [&'static str] {
-        &["near", "very-near", "mask-gap"]
+        &["near", "very-near", "mask-gap", "trend-from", "trend-steps", "no-time"]
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
@@ -96,12 +129,36 @@ type Seen<'a> = (&'a Observation, &'a SiteSummary);
 
 fn is_near(observation: &Observation, summary: &SiteSummary, limits: &Limits) -> bool {
     let (site, stats) = (&summary.site, &observation.stats);
+    let near = limits.at(&NEAR, &site.layer);
+    let is_close =
+        || stats.max_abs > near || steps_left(summary).is_some_and(|n| n < limits.at(&STEPS_LEFT, &site.layer));
     site.probe == Probe::Activation
         && site.dtype == Dtype::F16
-        && stats.max_abs > limits.at(&NEAR, &site.layer)
+        && stats.max_abs > limits.at(&GROWS_FROM, &site.layer).min(near)
+        && is_close()
         && stats.non_finite() == 0
         && !is_mask_operator(&site.operator)
         && !is_mask_plateau(stats, limits.at(&NEAR, &site.layer), limits.at(&MASK_GAP, &site.layer))
+}
+
+/// Steps until the largest magnitude passes FP16's end, if it grows on as it did in the recent samples; `None` where it does not grow steadily.
+fn steps_left(summary: &SiteSummary) -> Option<f64> {
+    let recent: Vec<&Sample> = summary.recent.iter().collect();
+    let quarter = recent.len() / 4;
+    if recent.len() < TREND || recent.iter().any(|s| s.stats.non_finite() > 0 || s.stats.max_abs == 0.0) {
+        return None;
+    }
+    let (old, new) = (&recent[..quarter], &recent[recent.len() - quarter..]);
+    let highest_before = old.iter().map(|s| s.stats.max_abs).fold(0.0, f64::max);
+    let lowest_now = new.iter().map(|s| s.stats.max_abs).fold(f64::INFINITY, f64::min);
+    let octaves = mean(new, |s| s.stats.max_abs.log2()) - mean(old, |s| s.stats.max_abs.log2());
+    let steps = mean(new, |s| s.step as f64) - mean(old, |s| s.step as f64);
+    let left = (Format::F16.max / summary.latest()?.stats.max_abs).log2();
+    (lowest_now > highest_before && octaves >= GROWN).then(|| left * steps / octaves)
+}
+
+fn mean(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    samples.iter().map(|s| of(s)).sum::<f64>() / samples.len() as f64
 }
 
 /// Large values that are all negative and stand far apart from the rest: a mask of -10000 or of FP16's lowest number, added to scores.
@@ -130,22 +187,33 @@ fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64, limits
             largest.1.site.label()
         ),
     };
+    let left = steps_left(summary);
+    let near = limits.at(&NEAR, &site.layer);
+    let no_time = max_abs > near && left.is_some_and(|n| n <= limits.at(&NO_TIME, &site.layer));
+    let trend = left.map_or(String::new(), |n| {
+        format!(" It grows: as it did lately, it passes the end in about {:.0} steps.", n.ceil())
+    });
     Firing {
-        severity: if largest.0.stats.max_abs > limits.at(&VERY_NEAR, &largest.1.site.layer) { Severity::Error } else { Severity::Warning },
+        severity: if largest.0.stats.max_abs > limits.at(&VERY_NEAR, &largest.1.site.layer) || no_time {
+            Severity::Error
+        } else {
+            Severity::Warning
+        },
         layer: site.layer.clone(),
         operator: site.operator.clone(),
         probe: Some(Probe::Activation),
         since: step,
         strength: max_abs,
-        evidence: vec![
+        evidence: left.map(|n| measured("steps_left_at_this_growth", n)).into_iter().chain([
             measured("max_abs", max_abs),
             measured("headroom_bits", bits),
             measured("max_abs_32_samples_ago", grown_from),
             measured("largest_max_abs", largest.0.stats.max_abs),
             counted("activations_near_overflow", others as u64 + 1),
-        ],
+        ])
+        .collect(),
         explanation: format!(
-            "The output of `{}` reached {} ({}) in FP16, which ends at 65504: {bits:.1} bits of headroom. A loss scale does not move activations.{also}",
+            "The output of `{}` reached {} ({}) in FP16, which ends at 65504: {bits:.1} bits of headroom.{trend} A loss scale does not move activations.{also}",
             site.label(),
             number(max_abs),
             power_of_two(max_abs),
@@ -202,6 +270,25 @@ mod tests {
         let d = diagnose(&run);
         assert_eq!((found(&d), d.findings()[0].layer.as_str()), (vec!["AMP101"], "a"));
         assert!(d.findings()[0].explanation.contains("2 activations after it"), "{}", d.findings()[0].explanation);
+    }
+
+    #[test]
+    fn case_14_a_steady_growth_is_told_before_it_is_near_and_says_how_long_it_will_be() {
+        let grow = |to: f64, steps: u64| {
+            let mut run = Scenario::new();
+            for step in 0..steps {
+                with(&mut run, F16, &[100.0 * (to / 100.0).powf(step as f64 / (steps - 1) as f64), 1.0]);
+            }
+            diagnose(&run)
+        };
+        let d = grow(4000.0, 40);
+        assert_eq!((found(&d), d.findings()[0].severity), (vec!["AMP101"], Severity::Warning));
+        assert!(d.findings()[0].explanation.contains("passes the end in about"), "{}", d.findings()[0].explanation);
+        assert_eq!(grow(9000.0, 20).findings()[0].severity, Severity::Error, "no time is left");
+        assert!(found(&grow(1500.0, 40)).is_empty(), "far from the end growth is no sign");
+        let mut still = Scenario::new();
+        (0..40).for_each(|_| with(&mut still, F16, &[4000.0, 1.0]));
+        assert!(found(&diagnose(&still)).is_empty(), "what does not grow may stay");
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //!
 //! * **No scaler, error**: one infinite gradient in FP16 while activations and loss are finite.
 //! * **Static scale, error**: three of the last 32 steps, from the 17th step of the run on. A static scale cannot give way, so what overflows now and then goes on doing so. Where most
-//!   steps overflow and a lower scale would do, the scale is wrong and not the layer: rule `static-scale-wrong` says so instead.
+//!   steps overflow and a lower scale would do, the scale is wrong and not the layer: rule `static-scale-wrong` says so instead; unless one operator's backward made the infinity
+//!   of a gradient that stood five octaves or more below the end: then it is that layer.
 //! * **Static scale or none, warning**: a gradient above 2^15, one bit from the end. Not under a dynamic scaler: it probes the end on purpose.
 //! * **Dynamic scaler, warning**: a streak of skips in which the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements
 //!   in the gradient that overflows first did not fall by a tenth. **Error** when the scale is below 1.
@@ -39,6 +40,7 @@ use super::static_scale_wrong::MOST;
 use super::text::{counted, measured, number, power_of_two, scale, sentence, share};
 use super::{Evidence, Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary, Streak};
+use crate::numerics::Format;
 use crate::observation::Probe;
 use crate::scan::Dtype;
 
@@ -87,6 +89,14 @@ const CALIBRATION: Threshold = Threshold::new(
     "steps",
     "A dynamic scaler takes up to 16 to find its place, and gradients are largest at the beginning.",
 );
+/// A gradient that one operator's backward multiplies by more than this.
+const BLOWN_UP: Threshold = Threshold::new(
+    NAME,
+    "blown-up",
+    32.0,
+    "times the gradient that came in",
+    "5 octaves in one operator: a product with healthy weights makes one or two; where a scale is too high for all, the gradient that came in stands as near to the end.",
+);
 /// One bit below FP16's end.
 const NEAR: Threshold = Threshold::new(
     NAME,
@@ -113,11 +123,11 @@ impl Rule for GradientOverflow {
     }
 
     fn thresholds(&self) -> &'static [Threshold] {
-        &[FALLEN_OCTAVES, FALLEN_TO, RECEDING, REPEATED, CALIBRATION, NEAR]
+        &[FALLEN_OCTAVES, FALLEN_TO, RECEDING, REPEATED, CALIBRATION, BLOWN_UP, NEAR]
     }
 
     fn thresholds_by_layer(&self) -> &'static [&'static str] {
-        &["near"]
+        &["near", "blown-up"]
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
@@ -139,7 +149,7 @@ fn overflow(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
         Scaling::None => origin.map(|o| without_scaler(aggregate, &o)),
         Scaling::Static if scale_too_high(aggregate, limits).is_some() => None,
         Scaling::Static => {
-            repeated(aggregate, limits).map(|(since, n)| static_scale(aggregate, origin.as_ref(), since, n))
+            repeated(aggregate, limits).map(|(since, n)| static_scale(aggregate, origin.as_ref(), since, n, limits))
         }
         Scaling::AtCeiling | Scaling::Dynamic => {
             falling(&streak, limits).map(|severity| dynamic(aggregate, &streak, origin.as_ref(), severity))
@@ -157,6 +167,9 @@ pub(super) fn scale_too_high(aggregate: &Aggregate, limits: &Limits) -> Option<F
         return None;
     }
     let now = aggregate.latest.as_ref()?.loss_scale?;
+    if origin.is_some_and(|o| blows_up(aggregate, &o, limits)) {
+        return None;
+    }
     let remedy = lower_beyond_overflow(aggregate, origin.as_ref(), now).ok()?;
     let seen = (aggregate.non_finite.latest_step + 1).min(u64::from(LOOK_BACK));
     let most = repeated(aggregate, limits).filter(|(_, times)| f64::from(*times) > limits.of(&MOST) * seen as f64);
@@ -185,6 +198,21 @@ pub(super) fn scale_too_high(aggregate: &Aggregate, limits: &Limits) -> Option<F
         firing(aggregate, origin.as_ref(), Severity::Error, since, f64::from(times), evidence, what, remedy);
     (firing.layer, firing.operator) = (String::new(), String::new());
     Some(firing)
+}
+
+/// Whether a single operator's backward made an infinity of a gradient that was far from it: then that layer is to blame, and not the scale.
+fn blows_up(aggregate: &Aggregate, origin: &Origin, limits: &Limits) -> bool {
+    let Some(via) = origin.via.and_then(|id| aggregate.site(id)).map(|s| &s.site) else { return false };
+    let is_incoming = |s: &SiteSummary| {
+        s.site.probe == Probe::ActivationGrad && s.site.layer == via.layer && s.site.operator == via.operator
+    };
+    let samples = aggregate.sites.iter().filter(|s| is_incoming(s)).flat_map(|s| &s.recent);
+    let mut incoming = samples.filter(|sample| sample.step == origin.step);
+    incoming.next().is_some_and(|sample| {
+        sample.stats.non_finite() == 0
+            && sample.stats.max_abs > 0.0
+            && sample.stats.max_abs * limits.at(&BLOWN_UP, &via.layer) < Format::F16.max
+    })
 }
 
 /// Infinite, not only NaN, in a tensor that went through FP16, and not the pole of a derivative, which no range would be enough for.
@@ -242,13 +270,16 @@ fn without_scaler(aggregate: &Aggregate, origin: &Origin) -> Firing {
     firing(aggregate, Some(origin), Severity::Error, origin.step, 1.0, vec![], what.into(), remedy)
 }
 
-fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, times: u32) -> Firing {
+fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, times: u32, limits: &Limits) -> Firing {
     let now = aggregate.latest.as_ref().and_then(|s| s.loss_scale).unwrap_or(1.0);
     let what = format!(
         "It happened at {times} of the last {LOOK_BACK} steps; the scale is static at {}, so it goes on.",
         scale(now)
     );
-    let remedy = lower_beyond_overflow(aggregate, origin, now).unwrap_or_else(|otherwise| otherwise);
+    let remedy = match origin.filter(|o| blows_up(aggregate, o, limits)) {
+        Some(_) => format!("{}.", sentence(change_layer(aggregate, origin))).into(),
+        None => lower_beyond_overflow(aggregate, origin, now).unwrap_or_else(|otherwise| otherwise),
+    };
     let remedy = remedy.reworded(|text| forgotten(aggregate) + &text);
     let evidence = vec![counted("overflowing_steps_of_last_32", times.into()), measured("loss_scale", now)];
     firing(aggregate, origin, Severity::Error, since, f64::from(times), evidence, what, remedy)

@@ -27,10 +27,11 @@
 //! On zeros by design: ReLU and its kin, dropout, masks, products with a gate or a gain that is zero, weights that begin at zero. On zeros whose inputs were not recorded.
 
 use super::graph::{Graph, Input, Node};
-use super::text::{counted, layer_name, measured, number, power_of_two, said, share};
+use super::text::{base_name, counted, layer_name, measured, number, power_of_two, said, share};
 use super::{Firing, Limits, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::{Aggregate, FEWEST_ELEMENTS};
-use crate::observation::Probe;
+use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, Sample, SiteSummary};
+use crate::observation::{Observation, Probe};
+use crate::scan::{Dtype, Stats};
 
 /// See the page of the rule.
 pub struct SilentZeros;
@@ -85,13 +86,7 @@ impl Rule for SilentZeros {
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
-        let is_candidate = |(o, s): (&crate::observation::Observation, &crate::aggregate::SiteSummary)| {
-            s.site.probe == Probe::Activation
-                && o.stats.zeros > 0
-                && o.stats.non_finite() == 0
-                && o.provenance.is_some()
-        };
-        if !aggregate.latest_observations().any(is_candidate) {
+        if !aggregate.latest_observations().any(|(o, s)| is_candidate(o, s)) {
             return Vec::new();
         }
         let graph = Graph::of(aggregate);
@@ -107,6 +102,19 @@ impl Rule for SilentZeros {
         }
         firings.into_iter().map(|f| Verdict::Firing(Box::new(f))).collect()
     }
+}
+
+/// Whether an output is one that the graph is needed for: ReLU leaves zeros in nearly every step.
+fn is_candidate(observation: &Observation, summary: &SiteSummary) -> bool {
+    let (site, stats) = (&summary.site, &observation.stats);
+    let name = || base_name(&site.operator).trim_end_matches('_');
+    let all_zero = || stats.zeros == stats.count && stats.count >= FEWEST_ELEMENTS && site.dtype == Dtype::F16;
+    let divides = || DIVIDES.contains(&name()) || INVERTS.contains(&name()) || name() == "pow";
+    site.probe == Probe::Activation
+        && stats.zeros > 0
+        && stats.non_finite() == 0
+        && observation.provenance.is_some()
+        && (all_zero() || divides())
 }
 
 /// Why an output is zero.
@@ -128,7 +136,7 @@ fn why(graph: &Graph<'_>, place: usize, node: Node<'_>, limits: &Limits) -> Opti
         return Some(Why::Infinite(infinite));
     }
     let samples = limits.at(&SAMPLES, &node.site().layer) as usize;
-    let zero = |s: &crate::aggregate::Sample| s.stats.zeros == s.stats.count;
+    let zero = |s: &Sample| s.stats.zeros == s.stats.count;
     let lasts = stats.count >= FEWEST_ELEMENTS && node.summary.last(samples)?.all(zero);
     if !lasts || !node.is_fp16() {
         return None;
@@ -157,7 +165,7 @@ fn infinite_divisor(graph: &Graph<'_>, place: usize, node: Node<'_>) -> Option<u
 
 /// The largest magnitude that an operator can make of its inputs; `None` where they are not all known, or one of them is zero by itself.
 fn largest_result(graph: &Graph<'_>, place: usize, node: Node<'_>) -> Option<f64> {
-    let known: Option<Vec<&crate::scan::Stats>> =
+    let known: Option<Vec<&Stats>> =
         graph.inputs(place).iter().map(|input: &Option<Input<'_>>| input.map(|i| graph.stats(i))).collect();
     let known = known?;
     if known.is_empty() || known.iter().any(|s| s.non_finite() > 0 || s.max_abs == 0.0) {
@@ -249,7 +257,7 @@ fn since(node: Node<'_>, step: u64, why: &Why) -> u64 {
     if matches!(why, Why::Infinite(_)) {
         return step;
     }
-    let zero = |s: &&crate::aggregate::Sample| s.stats.zeros == s.stats.count;
+    let zero = |s: &&Sample| s.stats.zeros == s.stats.count;
     node.summary.recent.iter().rev().take_while(zero).last().map_or(step, |s| s.step)
 }
 

@@ -143,7 +143,7 @@ impl Rule for UnsafeOperator {
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let mut firings: Vec<Firing> = overflows(aggregate).collect();
-        if aggregate.latest_observations().any(|(o, s)| is_suspicious(o, s)) {
+        if aggregate.latest_observations().any(|(o, s)| is_suspicious(aggregate, o, s)) {
             let graph = Graph::of(aggregate);
             let step = aggregate.latest.as_ref().map_or(0, |s| s.index);
             firings.extend(graph.iter().filter_map(|(place, node)| {
@@ -155,12 +155,17 @@ impl Rule for UnsafeOperator {
 }
 
 /// Whether an operator may be one that the graph is needed for.
-fn is_suspicious(observation: &Observation, summary: &SiteSummary) -> bool {
+fn is_suspicious(aggregate: &Aggregate, observation: &Observation, summary: &SiteSummary) -> bool {
     let name = base_name(&summary.site.operator).trim_end_matches('_');
+    let first_input = || observation.provenance.as_ref().and_then(|p| p.inputs.first().copied().flatten());
+    let of_a_cast = || {
+        let site = first_input().and_then(|id| aggregate.site(id));
+        site.is_some_and(|s| CASTS.contains(&base_name(&s.site.operator)))
+    };
     summary.site.probe == Probe::Activation
         && observation.provenance.is_some()
         && (LOGARITHMS.contains(&name) && observation.stats.neg_inf > 0
-            || EXPONENTIALS.contains(&name) && summary.site.dtype == Dtype::F16)
+            || summary.site.dtype == Dtype::F16 && EXPONENTIALS.contains(&name) && of_a_cast())
 }
 
 fn overflows(aggregate: &Aggregate) -> impl Iterator<Item = Firing> + '_ {

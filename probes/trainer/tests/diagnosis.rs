@@ -3,7 +3,6 @@
 mod common;
 
 use ampdoctor::observation::EndReason;
-use ampdoctor::rules::Finding;
 use common::{Run, assert_silent, everything, findings};
 
 const STEP: u64 = 40;
@@ -112,6 +111,13 @@ fn the_same_operators_within_their_range_are_no_fault() {
         }
         assert_healthy(&format!("--model transformer --steps 20 --fault {fault}@1000"));
     }
+}
+
+#[test]
+fn an_overflow_that_begins_in_backward_is_found_in_its_layer() {
+    // A static scale is judged once three of the last 32 steps overflowed.
+    finds("backward-overflow@40:fc2", "AMP202", Some("fc2"), "--model mlp");
+    finds("backward-overflow@40:conv2", "AMP202", Some("conv2"), "--model conv");
 }
 
 #[test]

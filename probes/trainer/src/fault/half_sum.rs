@@ -25,7 +25,7 @@ impl Fault for HalfSum {
     }
 
     fn output(&self, output: Tensor, active: bool) -> Tensor {
-        let counted = output.to_kind(Kind::Half).abs() * if active { 100.0 } else { 0.25 };
+        let counted = output.to_kind(Kind::Half).abs() * if active { 100.0 } else { 0.02 };
         &output / (counted.sum(Kind::Half) * 1e-6 + 1.0)
     }
 }

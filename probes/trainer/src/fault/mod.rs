@@ -2,6 +2,7 @@
 //!
 //! A new fault is one file here and one line in [`FAULTS`].
 
+mod backward_overflow;
 mod bad_batches;
 mod dead_updates;
 mod half_norm;
@@ -153,6 +154,7 @@ pub static FAULTS: &[&dyn Fault] = &[
     &overflow_once::OverflowOnce,
     &saturated_log::SaturatedLog,
     &small_activations::SmallActivations,
+    &backward_overflow::BackwardOverflow,
     &BrokenRecipe::UnscaledTwice,
     &BrokenRecipe::ClippedEarly,
     &BrokenRecipe::NotUpdated,

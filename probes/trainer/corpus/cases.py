@@ -124,6 +124,7 @@ CASES = (
     Case("small-activations", "what a layer hands on is so small that FP16 keeps a few bits of it", ("AMP104", "AMP105"), "small-activations",
          layers=LINEAR, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("half-norm", "a layer norm by hand in FP16: it trains, and what is behind it gets nothing", ("AMP105",), "half-norm",
+         beside=("AMP101",),
          layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("half-sum", "a sum in FP16 becomes infinite, and what is divided by it zero", ("AMP106",), "half-sum",
          layers=LAYERS, layer=PLANTED, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters")),

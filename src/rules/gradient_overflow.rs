@@ -277,7 +277,7 @@ fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, time
         scale(now)
     );
     let remedy = match origin.filter(|o| blows_up(aggregate, o, limits)) {
-        Some(_) => format!("{}.", sentence(change_layer(aggregate, origin))).into(),
+        Some(_) => change_layer(aggregate, origin).reworded(|text| format!("{}.", sentence(text))),
         None => lower_beyond_overflow(aggregate, origin, now).unwrap_or_else(|otherwise| otherwise),
     };
     let remedy = remedy.reworded(|text| forgotten(aggregate) + &text);

@@ -40,13 +40,10 @@ fn case_18_at_a_static_scale_of_4096() {
         s.skipped(4096.0, 4096.0);
         backward(s, 3e6, i);
     });
-    // All steps overflow, and a lower scale would do.
-    let d = diagnose(&run);
-    assert_eq!(found(&d), ["AMP307"], "{:#?}", d.findings());
-    let f = &d.findings()[0];
-    assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 0));
-    assert!(f.remedy.text.starts_with("Use a dynamic scaler: `GradScaler::default()`"), "{}", f.remedy.text);
-    assert!(f.remedy.text.contains("by 2^8 at a time, first to 16 (2^4)"), "{}", f.remedy.text);
+    // All steps overflow, and a lower scale would do: but it is one operator's backward that blows up a gradient of ordinary size.
+    let f = only(&run);
+    assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc2", 0), "{f:#?}");
+    assert!(f.remedy.text.contains("in FP32 or BF16"), "{}", f.remedy.text);
 
     let mut now_and_then = Scenario::new();
     now_and_then.static_scaler(4096.0).steps(32, |s, i| {

@@ -20,9 +20,14 @@ pub struct Evaluation {
 pub fn evaluate(model: &dyn Model, precision: Precision, set: &Set, plant: &Plant) -> Evaluation {
     tch::no_grad(|| {
         let (inputs, targets) = set.all();
-        let logits = precision.logits(inputs, |x| model.forward(x, false, plant));
+        let logits = plant.evaluated(precision.logits(inputs, |x| model.forward(x, false, plant)));
         Evaluation { accuracy: accuracy(&logits, targets), loss: cross_entropy(&logits, targets).double_value(&[]) }
     })
+}
+
+/// The same in FP32 and without a fault, of a model whose parameters are FP32: what `evaluate` is held against.
+pub fn evaluate_in_fp32(model: &dyn Model, set: &Set) -> Evaluation {
+    evaluate(model, Precision::Fp32, set, &Plant::none())
 }
 
 fn accuracy(logits: &Tensor, targets: &Tensor) -> f64 {

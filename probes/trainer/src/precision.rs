@@ -61,6 +61,11 @@ impl Precision {
         matches!(self, Self::Fp16 | Self::Fp16Masters)
     }
 
+    /// Whether the parameters are FP32 and forward is cast.
+    pub fn is_autocast(self) -> bool {
+        self.autocast_kind().is_some()
+    }
+
     /// Casts a model that was just built, all but the layers that stay in FP32.
     pub fn cast_model(self, vs: &mut nn::VarStore, model: ModelKind) {
         match self.model_kind() {

@@ -15,9 +15,9 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// A scaler with the settings of the command line, or none.
-    pub fn new(options: &Options) -> Result<Self> {
-        if !options.scales_loss() {
+    /// A scaler with the settings of the command line, or none; `always`: in any precision.
+    pub fn new(options: &Options, always: bool) -> Result<Self> {
+        if !options.scales_loss() && !always {
             return Ok(Self { scaler: None, held: None });
         }
         let scaler = match options.static_scale {
@@ -32,6 +32,16 @@ impl Scaling {
         if self.scaler.is_some() && self.held != Some(scale) {
             self.scaler = Some(GradScaler::builder().static_scale(scale).build()?);
             self.held = Some(scale);
+        }
+        Ok(())
+    }
+
+    /// From now on, goes on from this scale times `factor`; nothing happens without a scaler.
+    pub fn multiply(&mut self, factor: f64) -> Result<()> {
+        if let Some(scaler) = &mut self.scaler {
+            let mut state = scaler.state_dict();
+            state["scale"] = (scaler.get_scale() * factor).into();
+            scaler.load_state_dict(&state)?;
         }
         Ok(())
     }

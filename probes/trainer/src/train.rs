@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use tch::{Device, Tensor, nn};
 
 use crate::data::{Batches, Data};
-use crate::evaluation::evaluate;
+use crate::evaluation::{evaluate, evaluate_in_fp32};
 use crate::fault::{BrokenRecipe, BrokenStepper, Plant};
 use crate::fingerprint::fingerprint;
 use crate::model::Model;
@@ -92,6 +92,7 @@ fn attach(options: &Options, command: Vec<String>, vs: &nn::VarStore) -> Doctor 
 /// A run: what it is made of, and what changes from step to step.
 struct Run<'a> {
     options: &'a Options,
+    vs: &'a nn::VarStore,
     model: &'a dyn Model,
     data: &'a Data,
     plant: &'a Plant,
@@ -116,7 +117,7 @@ struct Recorded {
 impl<'a> Run<'a> {
     fn new(
         options: &'a Options,
-        vs: &nn::VarStore,
+        vs: &'a nn::VarStore,
         model: &'a dyn Model,
         data: &'a Data,
         plant: &'a Plant,
@@ -124,12 +125,13 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         Ok(Self {
             options,
+            vs,
             model,
             data,
             plant,
             batches: Batches::new(data.train.examples(), options.batch() as usize, options.seed),
             stepper: stepper(options, vs, plant)?,
-            scaling: Scaling::new(options)?,
+            scaling: Scaling::new(options, plant.adds_scaler())?,
             doctor,
             progress: Progress::new(options.steps),
             losses: VecDeque::with_capacity(LAST_LOSSES),
@@ -167,6 +169,15 @@ impl<'a> Run<'a> {
         if self.plant.drops_scaler() {
             self.scaling.drop_scaler();
         }
+        if self.plant.renews_scaler() {
+            self.scaling = Scaling::new(self.options, self.plant.adds_scaler())?;
+        }
+        if self.plant.scale_factor() != 1.0 {
+            self.scaling.multiply(self.plant.scale_factor())?;
+        }
+        if let Some((layer, factor)) = self.plant.weight_factor() {
+            multiply_weight(self.vs, layer, factor);
+        }
         let scheduled = self.options.learning_rate() * self.options.schedule.factor(step, self.options.steps);
         let lr = scheduled * self.plant.lr_factor();
         self.stepper.optimizer().set_lr(lr);
@@ -185,10 +196,11 @@ impl<'a> Run<'a> {
                 self.scaling.disturb(micro_batch)?;
             }
             let (inputs, targets) = self.data.train.at(self.batches.next_indices());
+            let targets = self.plant.labels(targets);
             let forward = |x: &Tensor| self.model.forward(x, true, self.plant);
             let model_loss = || self.options.precision.loss(&inputs, &targets, forward);
             let loss = self.plant.loss(model_loss());
-            let part = share(self.options, &loss);
+            let part = times(share(self.options, &loss), self.plant.gradient_factor());
             match mistake.and_then(|mistake| mistake.scaled_by_hand(&part)) {
                 Some(scaled) => scaled.f_backward()?,
                 None => self.scaling.backward(&part)?,
@@ -226,6 +238,12 @@ impl<'a> Run<'a> {
         if let Some(doctor) = &mut self.doctor {
             doctor.metric("accuracy", now.accuracy);
             doctor.metric("held_out_loss", now.loss);
+            if let Some(reference) =
+                self.options.precision.is_autocast().then(|| evaluate_in_fp32(self.model, &self.data.held_out))
+            {
+                doctor.metric("accuracy_fp32", reference.accuracy);
+                doctor.metric("held_out_loss_fp32", reference.loss);
+            }
         }
     }
 
@@ -252,6 +270,18 @@ fn share(options: &Options, loss: &Tensor) -> Tensor {
     match options.accumulate {
         1 => loss.shallow_clone(),
         n => loss / n as f64,
+    }
+}
+
+/// A loss whose gradient is `factor` times that of `loss`; the loss itself where that is 1.
+fn times(loss: Tensor, factor: f64) -> Tensor {
+    if factor == 1.0 { loss } else { loss * factor }
+}
+
+/// Multiplies the weight of a layer in place.
+fn multiply_weight(vs: &nn::VarStore, layer: &str, factor: f64) {
+    if let Some(weight) = vs.variables().get_mut(&format!("{layer}.weight")) {
+        let _weight = tch::no_grad(|| weight.g_mul_scalar_(factor));
     }
 }
 

@@ -19,6 +19,10 @@ impl Fault for BadBatches {
         true
     }
 
+    fn highest_strength(&self) -> f64 {
+        1.0
+    }
+
     fn default_strength(&self) -> Option<f64> {
         Some(0.01)
     }

@@ -5,34 +5,43 @@
 mod backward_overflow;
 mod bad_batches;
 mod dead_updates;
+mod fading;
+mod growing_gradients;
 mod half_norm;
 mod half_positions;
 mod half_softmax;
 mod half_sum;
 mod harmless;
+mod huge_weights;
 mod inflated;
 mod log_zero;
 mod loss_spike;
 mod lost_decay;
 mod lr_high;
+mod lr_zero;
 mod masked_row;
 mod masters;
 mod nan;
 mod near_overflow;
+mod needless_scaler;
 mod no_scaler;
 mod overflow;
 mod overflow_once;
 mod plant;
 mod recipe;
+mod rounded_evaluation;
 mod saturated_log;
 mod scale_high;
 mod scale_low;
+mod scale_raised;
+mod scaler_lost;
 mod scheduler_ahead;
 mod short_interval;
 mod small_activations;
 mod spec;
 mod underflow;
 mod vanishing_eps;
+mod wrong_labels;
 
 use tch::Tensor;
 
@@ -118,6 +127,51 @@ pub trait Fault: Sync {
         None
     }
 
+    /// The labels that a batch comes with.
+    fn labels(&self, targets: Tensor) -> Tensor {
+        targets
+    }
+
+    /// What each layer gives instead of `output`.
+    fn every_output(&self, output: Tensor, _strength: f64) -> Tensor {
+        output
+    }
+
+    /// What the gradient is multiplied by, so many steps after the fault's first; the loss that is reported stays as it is.
+    fn gradient_factor(&self, _strength: f64, _steps: u64) -> f64 {
+        1.0
+    }
+
+    /// Whether the loss is scaled though the precision does not ask for it.
+    fn adds_scaler(&self) -> bool {
+        false
+    }
+
+    /// Whether the scaler is made anew at the fault's first step.
+    fn renews_scaler(&self) -> bool {
+        false
+    }
+
+    /// What the scale is multiplied by at the fault's first step.
+    fn scale_factor(&self, _strength: f64) -> f64 {
+        1.0
+    }
+
+    /// What the weights of the planted layer are multiplied by at the fault's first step.
+    fn weight_factor(&self, _strength: f64) -> Option<f64> {
+        None
+    }
+
+    /// What evaluation, in the precision of the run, makes of its logits.
+    fn evaluated(&self, logits: Tensor) -> Tensor {
+        logits
+    }
+
+    /// The highest strength that means something.
+    fn highest_strength(&self) -> f64 {
+        f64::INFINITY
+    }
+
     /// What goes wrong between the model and its FP32 copies.
     fn breaks_masters(&self) -> Option<BrokenMasters> {
         None
@@ -173,6 +227,15 @@ pub static FAULTS: &[&dyn Fault] = &[
     &harmless::Harmless::Dropout,
     &harmless::Harmless::Frozen,
     &harmless::Harmless::Gate,
+    &wrong_labels::WrongLabels,
+    &lr_zero::LrZero,
+    &scale_raised::ScaleRaised,
+    &rounded_evaluation::RoundedEvaluation,
+    &fading::Fading,
+    &growing_gradients::GrowingGradients,
+    &needless_scaler::NeedlessScaler,
+    &scaler_lost::ScalerLost,
+    &huge_weights::HugeWeights,
 ];
 
 /// The fault with this name.

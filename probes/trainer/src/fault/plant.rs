@@ -49,7 +49,53 @@ impl Plant {
         self.seen.borrow_mut().push(layer.to_owned());
         match &self.planted {
             Some(planted) if planted.layer == Some(layer) => planted.fault.output(output, self.is_active()),
-            _ => output,
+            _ => match self.active() {
+                Some(planted) => planted.fault.every_output(output, planted.strength),
+                None => output,
+            },
+        }
+    }
+
+    /// The labels that a batch comes with.
+    pub fn labels(&self, targets: Tensor) -> Tensor {
+        match self.active() {
+            Some(planted) => planted.fault.labels(targets),
+            None => targets,
+        }
+    }
+
+    /// What the gradient of this step is multiplied by.
+    pub fn gradient_factor(&self) -> f64 {
+        let since = |planted: &Planted| self.step.get() - planted.at;
+        self.active().map_or(1.0, |planted| planted.fault.gradient_factor(planted.strength, since(planted)))
+    }
+
+    /// Whether the loss is scaled though the precision does not ask for it.
+    pub fn adds_scaler(&self) -> bool {
+        self.planted.as_ref().is_some_and(|planted| planted.fault.adds_scaler())
+    }
+
+    /// Whether the scaler is made anew at this step.
+    pub fn renews_scaler(&self) -> bool {
+        self.begins().is_some_and(|planted| planted.fault.renews_scaler())
+    }
+
+    /// What the scale is multiplied by at this step.
+    pub fn scale_factor(&self) -> f64 {
+        self.begins().map_or(1.0, |planted| planted.fault.scale_factor(planted.strength))
+    }
+
+    /// The layer whose weights are multiplied at this step, and by what.
+    pub fn weight_factor(&self) -> Option<(&'static str, f64)> {
+        let planted = self.begins()?;
+        Some((planted.layer?, planted.fault.weight_factor(planted.strength)?))
+    }
+
+    /// What evaluation makes of its logits.
+    pub fn evaluated(&self, logits: Tensor) -> Tensor {
+        match self.active() {
+            Some(planted) => planted.fault.evaluated(logits),
+            None => logits,
         }
     }
 
@@ -102,6 +148,11 @@ impl Plant {
     /// The layers that gave their output since the step began, in this order.
     pub fn layers_seen(&self) -> Vec<String> {
         self.seen.borrow().clone()
+    }
+
+    /// The fault, at its first step.
+    fn begins(&self) -> Option<&Planted> {
+        self.active().filter(|planted| planted.at == self.step.get())
     }
 
     fn active(&self) -> Option<&Planted> {

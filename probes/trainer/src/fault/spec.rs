@@ -41,6 +41,16 @@ pub enum ParseFaultError {
         /// What was typed.
         strength: String,
     },
+    /// The strength is beyond what means something.
+    #[error("{strength} is too much for the fault {name:?}: its strength is {highest} at the most")]
+    TooStrong {
+        /// The fault.
+        name: &'static str,
+        /// What was typed.
+        strength: String,
+        /// The highest that means something.
+        highest: String,
+    },
     /// The fault has no strength.
     #[error("the fault {name:?} has no strength that could be set; write it without the =")]
     NoStrength {
@@ -101,7 +111,12 @@ fn parse_strength(fault: &dyn Fault, text: &str) -> Result<f64, ParseFaultError>
         return Err(ParseFaultError::NoStrength { name: fault.name() });
     }
     let strength = text.parse::<f64>().ok().filter(|strength| strength.is_finite() && *strength > 0.0);
-    strength.ok_or_else(|| ParseFaultError::BadStrength { strength: text.to_owned() })
+    let strength = strength.ok_or_else(|| ParseFaultError::BadStrength { strength: text.to_owned() })?;
+    if strength > fault.highest_strength() {
+        let (name, highest) = (fault.name(), fault.highest_strength().to_string());
+        return Err(ParseFaultError::TooStrong { name, strength: text.to_owned(), highest });
+    }
+    Ok(strength)
 }
 
 fn find_layer(model: ModelKind, layer: &str) -> Result<&'static str, UnknownLayer> {
@@ -170,6 +185,7 @@ mod tests {
         );
         assert!(error("lr-high=0").contains("\"0\" is no strength"));
         assert!(error("nan=3").contains("has no strength"));
+        assert!(error("bad-batches=2").contains("is 1 at the most"), "{}", error("bad-batches=2"));
         assert!(error("nan@soon").contains("\"soon\" is no step"));
         let spec: FaultSpec = "nan:fc9".parse().unwrap();
         let error = spec.plant(&Options::parse_from(["t"])).map(drop).unwrap_err().to_string();

@@ -8,10 +8,13 @@ use ampdoctor_trainer::options::{Options, without_fault};
 use ampdoctor_trainer::summary::{Summary, SummaryFormat};
 use ampdoctor_trainer::train::train;
 use anyhow::Result;
-use clap::Parser;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 fn main() -> ExitCode {
-    match run(Options::parse()) {
+    let matches = Options::command().get_matches();
+    let options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(options, &matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -20,12 +23,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mut options: Options) -> Result<()> {
+fn run(mut options: Options, typed: &ArgMatches) -> Result<()> {
     if options.list_faults {
         return print(&fault_list());
     }
     for flag in options.apply_fault() {
         eprintln!("the fault needs {flag}; what was set there is overridden");
+    }
+    let was_typed = |id: &str| typed.value_source(id) == Some(ValueSource::CommandLine);
+    for warning in options.without_effect(was_typed) {
+        eprintln!("warning: {warning}");
     }
     let summary = train(&options, without_fault(std::env::args()))?;
     print(&text(&summary, options.summary)?)

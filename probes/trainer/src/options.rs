@@ -139,6 +139,24 @@ impl Options {
         self.precision.scales_loss() || faulty == Some(BrokenRecipe::HalfParameters)
     }
 
+    /// Flags that were typed and do nothing in this run, each with the reason. `given` says which were typed.
+    pub fn without_effect(&self, given: impl Fn(&str) -> bool) -> Vec<String> {
+        let adds_scaler = self.fault.as_ref().is_some_and(|spec| spec.fault.adds_scaler());
+        let of_the_scale = ["init_scale", "growth_interval", "static_scale", "min_scale", "max_scale"];
+        let idle: &[&str] = match (self.scales_loss() || adds_scaler, self.static_scale) {
+            (false, _) => &of_the_scale,
+            (true, Some(_)) => &["init_scale", "growth_interval", "min_scale", "max_scale"],
+            (true, None) => &[],
+        };
+        let why = if self.static_scale.is_some() && self.scales_loss() {
+            "the loss scale is static".to_owned()
+        } else {
+            format!("precision {} has no loss scaler", self.precision)
+        };
+        let flag = |id: &&str| format!("--{} has no effect: {why}", id.replace('_', "-"));
+        idle.iter().filter(|id| given(id)).map(flag).collect()
+    }
+
     /// The optimizer that is used.
     pub fn optimizer(&self) -> OptimizerKind {
         let default = if self.precision.is_pure() { OptimizerKind::Sgd } else { OptimizerKind::Adam };
@@ -198,7 +216,8 @@ pub fn without_fault(command: impl IntoIterator<Item = String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::parser::ValueSource;
+    use clap::{CommandFactory, FromArgMatches};
 
     use super::*;
 
@@ -248,6 +267,25 @@ mod tests {
         assert_eq!(optimizer("t --precision fp16-pure"), OptimizerKind::Sgd);
         assert_eq!(optimizer("t --precision fp16-pure --optimizer adam"), OptimizerKind::Adam);
         assert_eq!(optimizer("t --precision fp16-masters"), OptimizerKind::Adam);
+    }
+
+    #[test]
+    fn flags_that_do_nothing_are_told_with_the_reason() {
+        let told = |text: &str| {
+            let matches = Options::command().get_matches_from(text.split(' '));
+            let options = Options::from_arg_matches(&matches).unwrap();
+            options.without_effect(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+        };
+        assert_eq!(
+            told("t --precision bf16 --static-scale 8"),
+            ["--static-scale has no effect: precision bf16 has no loss scaler"]
+        );
+        assert_eq!(
+            told("t --static-scale 8 --growth-interval 9"),
+            ["--growth-interval has no effect: the loss scale is static"]
+        );
+        assert!(told("t --growth-interval 9 --init-scale 4").is_empty());
+        assert!(told("t --precision fp32").is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod common;
 
+use ampdoctor::rules::Value;
 use common::{Run, everything, findings};
 
 /// Trains with a fault from step `at` on; what was found of it must be `code`, begin within so many steps, and nothing may begin before.
@@ -81,4 +82,76 @@ fn masters_that_a_loop_breaks_are_found() {
     finds("AMP405", "masters-unused", 20, 10, "--steps 80");
     finds("AMP405", "masters-unwritten", 20, 10, "--steps 40 --precision fp16-masters");
     finds("AMP405", "masters-unwritten", 20, 10, "--steps 40 --precision bf16-masters");
+}
+
+/// The word that a finding of this code gives for its cause.
+fn cause(run: &Run, code: &str) -> Option<Value> {
+    let (diagnosis, _) = run.diagnose();
+    let finding = everything(&diagnosis).find(|f| f.code == code)?;
+    finding.evidence.iter().find(|e| e.name == "cause").map(|e| e.value.clone())
+}
+
+#[test]
+fn a_jump_of_the_loss_is_found_with_what_made_it() {
+    for (fault, word, arguments) in [
+        ("wrong-labels@60", "data", "--steps 100"),
+        ("lr-high=30@60", "learning rate", "--steps 100 --optimizer sgd"),
+        ("lr-high=30@60", "learning rate", "--steps 100 --optimizer sgd --budget 2%"),
+        ("lr-high=30@60", "learning rate", "--steps 100 --model conv --optimizer sgd --precision fp32 --budget 2%"),
+    ] {
+        let run = Run::new();
+        run.train(&format!("{arguments} --fault {fault}"));
+        assert_eq!(cause(&run, "AMP701"), Some(word.into()), "{fault}, {arguments}: {:?}", findings(&run.diagnose().0));
+    }
+}
+
+#[test]
+fn a_scale_that_is_raised_and_skips_is_told_and_is_no_jump_of_the_loss() {
+    let run = Run::new();
+    run.train("--steps 120 --fault scale-raised@60");
+    let (diagnosis, _) = run.diagnose();
+    let codes: Vec<&str> = everything(&diagnosis).map(|f| f.code).collect();
+    assert!(codes.contains(&"AMP306") && !codes.contains(&"AMP701"), "{codes:?}");
+}
+
+#[test]
+fn a_loss_that_is_flat_is_found_with_its_reason() {
+    for (fault, word) in [("lr-zero", "learning rate of zero"), ("scale-high", "steps skipped")] {
+        let run = Run::new();
+        run.train(&format!("--steps 100 --fault {fault}"));
+        assert_eq!(cause(&run, "AMP702"), Some(word.into()), "{fault}: {:?}", findings(&run.diagnose().0));
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_found_with_what_made_it() {
+    let run = Run::new();
+    run.train("--steps 60 --fault nan@40:fc2");
+    assert_eq!(cause(&run, "AMP703"), Some("forward".into()));
+}
+
+#[test]
+fn an_evaluation_that_rounds_is_held_against_fp32() {
+    finds("AMP704", "rounded-evaluation", 20, 10, "--steps 60 --eval-every 5");
+}
+
+#[test]
+fn layers_whose_gradient_fades_on_its_way_are_found() {
+    finds("AMP203", "fading", 5, 10, "--steps 20 --model transformer");
+}
+
+#[test]
+fn gradients_that_grow_under_a_static_scale_are_found_before_they_overflow() {
+    finds("AMP204", "growing-gradients", 20, 40, "--steps 56");
+}
+
+#[test]
+fn a_scaler_over_bf16_and_one_that_is_made_anew_are_found() {
+    finds("AMP309", "needless-scaler", 0, 0, "--steps 10");
+    finds("AMP310", "scaler-lost", 60, 2, "--steps 90");
+}
+
+#[test]
+fn weights_that_fp16_cannot_hold_are_found_in_their_layer() {
+    finds("AMP410", "huge-weights", 40, 2, "--steps 46 --model conv --optimizer sgd");
 }

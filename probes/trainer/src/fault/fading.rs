@@ -13,11 +13,11 @@ impl Fault for Fading {
     }
 
     fn about(&self) -> &'static str {
-        "each layer hands on an eighth of its gradient (STRENGTH 0.125), as saturated units do; FP16 loses it on the way to the input"
+        "each layer hands on a hundredth of its gradient (STRENGTH 0.01), as saturated units do; FP16 loses it on the way to the input"
     }
 
     fn default_strength(&self) -> Option<f64> {
-        Some(0.125)
+        Some(0.01)
     }
 
     fn prepare(&self, options: &mut Options) -> Vec<String> {

@@ -171,7 +171,6 @@ CASES = (
          precisions=("fp16-pure",), optimizers=SGD, within=AT_ONCE),
     Case("scheduler-ahead", "the schedule goes on while three steps are skipped", ("AMP612",), "scheduler-ahead", within=AT_ONCE,
          beside=("AMP501",)),
-    Case("scheduler-ahead", "the schedule goes on while three steps are skipped", ("AMP612",), "scheduler-ahead", within=AT_ONCE),
     Case("lr-raised", "a jump in the loss: the learning rate was raised thirtyfold", ("AMP701", "AMP403"), "lr-high=30", models=("mlp", "conv"),
          at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp32"), optimizers=SGD, cure=REPLACES),
     Case("wrong-labels", "a jump in the loss, and the loss scale is suspected: it is the data", ("AMP701",), "wrong-labels", models=("mlp", "conv"),

@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, Weak};
 
 use ampdoctor::observation::{Refusal, ScalerConfig, ScalerEvent};
@@ -32,7 +33,7 @@ pub(crate) struct Refused {
     pub optimizer: Option<u32>,
     pub refusal: Refusal,
     /// The parameters concerned, where it is some of them.
-    pub parameters: Arc<Vec<Tensor>>,
+    pub parameters: Rc<Vec<Tensor>>,
 }
 
 impl PartialEq for Refused {
@@ -92,7 +93,7 @@ pub(crate) fn emit(event: ScalerEvent) {
 /// Tells a refused call to whoever listens on this thread.
 pub(crate) fn emit_refusal(optimizer: Option<u32>, refusal: Refusal, parameters: &[Tensor]) {
     let refused =
-        || Refused { optimizer, refusal, parameters: Arc::new(parameters.iter().map(Tensor::shallow_clone).collect()) };
+        || Refused { optimizer, refusal, parameters: Rc::new(parameters.iter().map(Tensor::shallow_clone).collect()) };
     tell(|| Signal::Refused(refused()));
 }
 

@@ -43,19 +43,18 @@ fn loss(net: &impl Module) -> Tensor {
 /// What a loop does to its gradients between two steps.
 #[derive(Clone, Copy, Debug)]
 enum Clearing {
-    ToNoneBefore,
-    ToNoneAfter,
-    ToZeroBefore,
-    ToZeroAfter,
+    NoneBefore,
+    NoneAfter,
+    ZeroBefore,
+    ZeroAfter,
 }
 
-const CLEARINGS: [Clearing; 4] =
-    [Clearing::ToNoneBefore, Clearing::ToNoneAfter, Clearing::ToZeroBefore, Clearing::ToZeroAfter];
+const CLEARINGS: [Clearing; 4] = [Clearing::NoneBefore, Clearing::NoneAfter, Clearing::ZeroBefore, Clearing::ZeroAfter];
 
 fn clear(how: Clearing, before: bool, opt: &mut nn::Optimizer, vs: &VarStore) {
     match (how, before) {
-        (Clearing::ToNoneBefore, true) | (Clearing::ToNoneAfter, false) => opt.zero_grad(),
-        (Clearing::ToZeroBefore, true) | (Clearing::ToZeroAfter, false) => {
+        (Clearing::NoneBefore, true) | (Clearing::NoneAfter, false) => opt.zero_grad(),
+        (Clearing::ZeroBefore, true) | (Clearing::ZeroAfter, false) => {
             vs.trainable_variables().iter_mut().for_each(Tensor::zero_grad);
         }
         _ => {}

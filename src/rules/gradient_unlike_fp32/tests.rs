@@ -60,14 +60,14 @@ fn subnormals_alone_and_a_good_scale_are_nothing() {
 #[test]
 fn a_wrong_direction_of_large_values_is_never_blamed_on_the_scale() {
     // Forward rounding in small: the gradient is right but for a part that has nothing to do with it.
-    let noisy = |x: f64| held(x) + if x.to_bits() % 2 == 0 { 1.2e-2 } else { -1.2e-2 };
+    let noisy = |x: f64| held(x) + if x.to_bits().is_multiple_of(2) { 1.2e-2 } else { -1.2e-2 };
     for dtype in [F16, Bf16] {
         let f = only(&run(dtype, 1e-2, 1.0, 3, noisy));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.explanation.contains("it is not the loss scale") && !f.remedy.text.contains("cale"), "{f:?}");
         assert_eq!(f.remedy.set[0].name, "fp32_layers");
     }
-    let late = |x: f64| held(x) + if x.to_bits() % 2 == 0 { 5e-3 } else { -5e-3 };
+    let late = |x: f64| held(x) + if x.to_bits().is_multiple_of(2) { 5e-3 } else { -5e-3 };
     assert!(found(&diagnose(&run(F16, 1e-2, 1.0, 6, late))).is_empty(), "1 - cosine of 0.1, as healthy runs have late");
 }
 

@@ -1,5 +1,6 @@
 //! A run in bounded memory, whatever its length.
 
+mod descent;
 mod losses;
 mod magnitude;
 mod maxima;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::SiteSummary;
+use super::descent::Descent;
 use crate::observation::{Probe, ScalerEvent, Site, SiteId, Step, Tier};
 use crate::scan::{Dtype, Stats};
 
@@ -101,6 +102,9 @@ pub struct Streak {
     pub first_origin: Option<Origin>,
     /// The same at the last.
     pub last_origin: Option<Origin>,
+    /// Of all tensors at which it did in this streak, the one that was the first over most octaves of the scale, as it was last: whose overflow it is
+    /// where the scale falls, for what lies behind it in backward overflows with it.
+    pub widest_origin: Option<Origin>,
 }
 
 impl Streak {
@@ -153,6 +157,8 @@ pub struct NonFinite {
     pub loss_bad: Option<(u64, u64)>,
     /// A step that was not scanned and had a non-finite loss, while no origin was known; until a scanned step shows one.
     pub unseen_loss: Option<u64>,
+    /// Where gradients became non-finite in the streak that is going on.
+    descent: Descent,
 }
 
 impl NonFinite {
@@ -240,13 +246,19 @@ impl NonFinite {
             from_forward: false,
             first_origin: found.backward,
             last_origin: None,
+            widest_origin: None,
         });
+        if streak.steps == 0 {
+            self.descent = Descent::default();
+        }
+        found.backward.into_iter().for_each(|origin| self.descent.push(origin));
         streak.last_step = step.index;
         streak.steps += 1;
         streak.last_scale = step.loss_scale.or(streak.last_scale);
         streak.from_forward |= loss_is_bad || !found.forward_is_clean();
         streak.first_origin = streak.first_origin.or(found.backward);
         streak.last_origin = found.backward.or(streak.last_origin);
+        streak.widest_origin = self.descent.widest();
         let deeper = self.deepest.is_none_or(|d| streak.octaves_fallen() >= d.octaves_fallen());
         if deeper {
             self.deepest = Some(*streak);

@@ -18,7 +18,9 @@
 //! * **Dynamic scaler, warning**: a streak of skips in which the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements
 //!   in the gradient that overflows first did not fall by a tenth. **Error** when the scale is below 1.
 //!
-//! The layer named is that of the first non-finite gradient in the order of backward, with the operator whose backward made it.
+//! The layer named is that of the first non-finite gradient in the order of backward, with the operator whose backward made it. While a scale falls, that is one tensor
+//! after the other, from the loss towards the input, for what lies behind the layer inherits its gradient and overflows with it at ever lower scales. Named is the
+//! one that was the first over most octaves of the fall: it stands furthest above what came in.
 //!
 //! ## What to do
 //!
@@ -141,11 +143,15 @@ impl Rule for GradientOverflow {
 
 fn overflow(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
-    let origin = streak.last_origin.or(streak.first_origin);
+    let scaling = Scaling::of(aggregate);
+    let origin = match scaling {
+        Scaling::AtCeiling | Scaling::Dynamic => streak.widest_origin,
+        Scaling::None | Scaling::Static => streak.last_origin.or(streak.first_origin),
+    };
     if origin.is_some_and(|o| !is_overflow(aggregate, &o)) {
         return None;
     }
-    match Scaling::of(aggregate) {
+    match scaling {
         Scaling::None => origin.map(|o| without_scaler(aggregate, &o)),
         Scaling::Static if scale_too_high(aggregate, limits).is_some() => None,
         Scaling::Static => {
@@ -288,11 +294,11 @@ fn static_scale(aggregate: &Aggregate, origin: Option<&Origin>, since: u64, time
 fn dynamic(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>, severity: Severity) -> Firing {
     let (first, last) = (streak.first_scale.unwrap_or(1.0), streak.last_scale.unwrap_or(1.0));
     let what = format!(
-        "For {} steps in a row the scaler has lowered the loss scale, from {} to {}, and the overflow does not recede: it is not the scale that is too \
-         high.",
+        "For {} steps in a row the scaler has lowered the loss scale, from {} to {}, and {}: it is not the scale that is too high.",
         streak.steps,
         scale(first),
-        scale(last)
+        scale(last),
+        after_it(aggregate, streak, origin)
     );
     let evidence = vec![
         counted("steps_in_a_row", streak.steps),
@@ -308,6 +314,15 @@ fn dynamic(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>, seve
         )
     });
     firing(aggregate, origin, severity, streak.first_step, streak.octaves_fallen(), evidence, what, remedy)
+}
+
+/// What became of the overflow: where the scale is so low that the layer's gradient fits, one behind it, which it is handed on to, overflows.
+fn after_it(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>) -> String {
+    let behind = streak.last_origin.filter(|last| origin.is_some_and(|o| o.site != last.site));
+    match behind.and_then(|last| aggregate.site(last.site)) {
+        Some(behind) => format!("what it hands back is still too large for `{}` behind it", behind.site.label()),
+        None => "the overflow does not recede".into(),
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "one builder for the three ways in which it comes about")]
@@ -345,9 +360,12 @@ fn beginning(aggregate: &Aggregate, origin: Option<&Origin>, summary: Option<&Si
             .into();
     };
     let via = origin.via.and_then(|id| aggregate.site(id));
+    // Another was the first since.
+    let is_past = aggregate.non_finite.latest.backward.is_some_and(|now| now.site != origin.site);
     format!(
-        "The gradient of `{}` is infinite in {} of its elements{}, the first in the order of backward, while forward is finite.",
+        "The gradient of `{}` {} infinite in {} of its elements{}, the first in the order of backward, while forward is finite.",
         summary.site.label(),
+        if is_past { format!("was, at step {},", origin.step) } else { "is".into() },
         share(bad_share(origin)),
         via.map_or(String::new(), |v| format!(" (made by the backward of `{}`)", v.site.label())),
     )

@@ -165,18 +165,27 @@ fn firing(
     }
 }
 
-/// Where the gradient of the present streak became non-finite.
+/// Where the gradient of the present streak became non-finite, over most of the octaves that the scale fell.
 fn culprit(aggregate: &Aggregate) -> Option<&SiteSummary> {
-    let streak = aggregate.non_finite.streak?;
-    aggregate.site(streak.last_origin.or(streak.first_origin)?.site)
+    aggregate.site(aggregate.non_finite.streak?.widest_origin?.site)
+}
+
+/// Where it does now.
+fn latest(aggregate: &Aggregate) -> Option<&SiteSummary> {
+    aggregate.site(aggregate.non_finite.streak?.last_origin?.site)
 }
 
 fn origin(aggregate: &Aggregate) -> String {
-    match culprit(aggregate) {
-        Some(s) => {
+    match (culprit(aggregate), latest(aggregate)) {
+        (Some(s), Some(now)) if s.site != now.site => format!(
+            "The first gradient that is not finite, in the order of backward, was that of `{}` while the scale fell; at this scale it is that of `{}`, behind it.",
+            s.site.label(),
+            now.site.label()
+        ),
+        (Some(s), _) => {
             format!("The first gradient that is not finite, in the order of backward, is that of `{}`.", s.site.label())
         }
-        None => "None of the skipped steps was scanned, so the layer is unknown.".into(),
+        (None, _) => "None of the skipped steps was scanned, so the layer is unknown.".into(),
     }
 }
 

@@ -127,6 +127,55 @@ fn an_overflow_that_no_halving_cures_is_first_a_warning_and_then_an_error() {
     assert_eq!((f.layer.as_str(), f.onset_step, f.last_step), ("fc2", 0, 29));
 }
 
+/// A descent from 2^16 in three layers, of which `fc2` inflates its gradient by 2^30 from step `from` on; `fc1` adds two octaves to what it is handed.
+fn inflated(from: u64, steps: u64) -> Scenario {
+    let mut run = Scenario::new();
+    let fits = |size: f64| if size > 65504.0 { INF } else { size };
+    run.dynamic_scaler(65536.0).steps(from, |s, i| {
+        s.applied(65536.0);
+        backward(s, 3.0, i);
+    });
+    run.steps(steps, |s, i| {
+        let scale = 2f64.powi(16 - (i - from) as i32);
+        s.skipped(scale, scale / 2.0).loss(1.0).activation("fc1", "linear", F16, &normal(128, 100.0, i));
+        s.gradient("fc3", "linear", F16, &normal(128, 1e-3 * scale, i));
+        let size = 2f64.powi(18) * scale;
+        s.gradient("fc2", "linear", F16, &[fits(size); 128]).via("fc3", "linear", F16);
+        s.gradient("fc1", "linear", F16, &[fits(4.0 * size); 128]).via("fc2", "linear", F16);
+        if size > 65504.0 {
+            s.inherited();
+        }
+    });
+    run
+}
+
+#[test]
+fn what_overflows_behind_the_layer_at_lower_scales_is_no_finding_of_its_own() {
+    // From 2^-3 on fc2 fits, and fc1 does not until 2^-5.
+    let f = only(&inflated(20, 21));
+    assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc2", 20), "{f:#?}");
+    assert!(f.explanation.contains("`fc2/linear` was, at step 38, infinite"), "{}", f.explanation);
+    assert!(f.explanation.contains("still too large for `fc1/linear` behind it"), "{}", f.explanation);
+    assert!(f.remedy.text.contains("layer `fc3`"), "{}", f.remedy.text);
+}
+
+#[test]
+fn what_a_high_scale_made_overflow_before_it_reached_the_layer_is_not_blamed() {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(2f64.powi(24)).steps(34, |s, i| {
+        let scale = 2f64.powi(24 - i as i32);
+        s.skipped(scale, scale / 2.0);
+        s.loss(1.0).activation("fc1", "linear", F16, &normal(128, 100.0, i));
+        // The head overflows by the scale alone, until 2^17.
+        s.gradient("fc3", "linear", F16, &[if i < 7 { INF } else { 1e-3 * scale }; 128]);
+        s.gradient("fc2", "linear", F16, &[INF; 128]).via("fc3", "linear", F16);
+        if i < 7 {
+            s.inherited();
+        }
+    });
+    assert_eq!(only(&run).layer, "fc2");
+}
+
 #[test]
 fn near_the_end_at_a_static_scale_is_a_warning_with_the_scale_to_set() {
     let mut run = Scenario::new();

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::{Finding, Severity};
+use super::{Finding, Severity, Value};
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
 
@@ -48,6 +48,24 @@ const fn row(cause: &'static str, place: Place, time: Time, effects: &'static [&
     Row { cause, place, time, effects }
 }
 
+/// A loss that jumped for no reason of its own that is known: no learning rate and no update. As a cause it is nothing; it is the mark of what began there.
+const JUMP_OF_SOMETHING: &str = "AMP701 of something";
+/// A loss that is reported with its scale: nothing happened to the run.
+const JUMP_IN_THE_REPORT: &str = "AMP701 in the report";
+
+/// The finding as the table names it: its code, and for a jump of the loss what made it.
+fn name_of(finding: &Finding) -> &'static str {
+    let made_by = finding.evidence.iter().find(|e| e.name == "cause").map(|e| &e.value);
+    match made_by {
+        Some(Value::Text(by)) if finding.code == "AMP701" => match by.as_str() {
+            "learning rate" | "update" | "gradient" => finding.code,
+            "unknown" | "data" => JUMP_OF_SOMETHING,
+            _ => JUMP_IN_THE_REPORT,
+        },
+        _ => finding.code,
+    }
+}
+
 /// Steps within which a thing happens soon.
 const SOON: u64 = 32;
 
@@ -55,6 +73,7 @@ const LARGE_ACTIVATIONS: &[&str] = &["AMP101", "AMP102", "AMP103"];
 const FADING_GRADIENTS: &[&str] = &["AMP201", "AMP203", "AMP205"];
 const SCALE_FALLS: &[&str] = &["AMP302", "AMP303"];
 const NOT_FINITE: &[&str] = &["AMP501", "AMP502", "AMP503", "AMP703"];
+const FORWARD_CHANGED: &[&[&str]] = &[&[JUMP_OF_SOMETHING]];
 const NOT_LEARNING: &[&str] = &["AMP406", "AMP702", "AMP704"];
 
 /// What follows from what. Where a chain leads from one to the other through a third, that one need not have been found: so each row is complete.
@@ -102,7 +121,7 @@ const ROWS: &[Row] = {
         row("AMP406", Anywhere, Ever, &[&["AMP702", "AMP704"]]),
         row("AMP404", Anywhere, Ever, &[&["AMP704"]]),
         row("AMP409", Anywhere, Ever, &[&["AMP704"]]),
-        // Steps that are too large ruin the weights: what comes later comes of it. A jump of the loss is the same, less surely.
+        // Steps that are too large ruin the weights: what comes later comes of it. A jump of the loss that they made is the same, less surely.
         row(
             "AMP403",
             Anywhere,
@@ -123,6 +142,15 @@ const ROWS: &[Row] = {
             &[&["AMP105", "AMP202", "AMP410"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, &["AMP702", "AMP704"]],
         ),
         row("AMP410", Onward, Ever, &[LARGE_ACTIVATIONS, NOT_FINITE]),
+        // A loss that jumped when forward changed, by no update: what changed in forward is its cause.
+        row("AMP102", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP104", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP105", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP106", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP107", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP501", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP502", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP504", Anywhere, Soon, FORWARD_CHANGED),
         // Forward: from the layer on, and whatever the loss then makes of it.
         row("AMP106", Onward, While, &[LARGE_ACTIVATIONS, &["AMP104", "AMP105", "AMP501"]]),
         row("AMP106", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS, &["AMP503", "AMP703"], NOT_LEARNING]),
@@ -169,13 +197,14 @@ const ROWS: &[Row] = {
 };
 
 impl Row {
-    fn has(&self, effect: &str) -> bool {
-        self.effects.iter().any(|codes| codes.contains(&effect))
+    fn has(&self, effect: &Finding) -> bool {
+        let name = name_of(effect);
+        self.effects.iter().copied().flatten().any(|&one| one == effect.code || one == name)
     }
 
     fn holds(&self, cause: &Finding, effect: &Finding, run: &Course<'_>) -> bool {
-        self.cause == cause.code
-            && self.has(effect.code)
+        self.cause == name_of(cause)
+            && self.has(effect)
             && self.time.holds(cause, effect, run.stride)
             && self.place.holds(&cause.layer, &effect.layer, run)
     }
@@ -238,10 +267,13 @@ impl<'a> Course<'a> {
         (finding.onset_step, self.order.get(finding.layer.as_str()).copied(), &finding.layer)
     }
 
-    /// The most probable of the findings that explain this one: in the same layer, else the latest.
+    /// The most probable of the findings that explain this one: in the same layer, and of those that did not begin after it, the latest; the graver of two that began together.
     fn cause(&self, findings: &[Finding], effect: &Finding) -> Option<usize> {
         let causes = findings.iter().enumerate().filter(|(_, cause)| self.explains(cause, effect));
-        let nearest = causes.max_by_key(|(at, cause)| (cause.layer == effect.layer, cause.onset_step, Reverse(*at)));
+        let nearest = causes.max_by_key(|(at, cause)| {
+            let is_before = cause.onset_step <= effect.onset_step;
+            (cause.layer == effect.layer, is_before, cause.onset_step, cause.severity, Reverse(*at))
+        });
         nearest.map(|(at, _)| at)
     }
 }

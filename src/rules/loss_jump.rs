@@ -21,7 +21,7 @@
 //! * the norm of the update over that of the weights rose fivefold before the jump, or is five times higher ever since: it was the learning rate, or the gradient where that grew as much
 //!   (**warning**);
 //! * it did not: then it was the data (**information**);
-//! * nothing was scanned about then: the cause is not known. **Information** while the next scan may tell, **warning** where the loss is still up 32 losses later.
+//! * nothing was scanned about then, or what was scanned does not tell: the cause is not known, and it stands under what began there in forward. **Information** while the next scan may tell, **warning** where the loss is still up 32 losses later.
 //!
 //! **Error** in place of a warning where the jump undid nine tenths of what had been learnt.
 //!

@@ -2,16 +2,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::observation::scenario::{Scenario, normal};
+use crate::rules::text::said;
 use crate::rules::{Diagnosis, find};
 use crate::scan::Dtype::F16;
 
 /// Rules that other parts of the program are about to bring.
 const TO_COME: [&str; 3] = ["AMP103", "AMP205", "AMP409"];
 
-/// A finding of a code, in a layer, seen from one step to another.
-fn found(code: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Finding {
+/// A finding of a code, or of another name that the table has for one, in a layer, seen from one step to another.
+fn found(name: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Finding {
+    let made_by = match name {
+        JUMP_OF_SOMETHING => "unknown",
+        JUMP_IN_THE_REPORT => "loss scale reported with the loss",
+        _ => "learning rate",
+    };
     Finding {
-        code,
+        code: &name[..6],
         name: "made-up",
         severity: Severity::Error,
         layer: layer.into(),
@@ -19,7 +25,7 @@ fn found(code: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Fi
         probe: None,
         onset_step,
         last_step,
-        evidence: Vec::new(),
+        evidence: vec![said("cause", made_by)],
         explanation: String::new(),
         remedy: "".into(),
         consequences: Vec::new(),
@@ -57,7 +63,7 @@ fn told(findings: Vec<Finding>, aggregate: &Aggregate) -> Vec<String> {
 fn every_code_of_the_table_is_a_rule() {
     let codes = ROWS.iter().flat_map(|row| row.effects.iter().copied().flatten().chain([&row.cause]));
     let unknown: BTreeSet<&str> =
-        codes.copied().filter(|code| find(code).is_none() && !TO_COME.contains(code)).collect();
+        codes.map(|name| &name[..6]).filter(|code| find(code).is_none() && !TO_COME.contains(code)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
@@ -110,6 +116,29 @@ fn steps_that_are_too_large_explain_what_overflows_after_them() {
 }
 
 #[test]
+fn a_jump_of_the_loss_that_nothing_explains_is_the_mark_of_what_began_there() {
+    for cause in ["AMP102", "AMP104", "AMP105", "AMP106", "AMP501"] {
+        let with = |jump| vec![found(jump, "", 87, 120), found(cause, "b", 88, 199)];
+        assert_eq!(told(with(JUMP_OF_SOMETHING), &run(1)), [format!("{cause} b: AMP701")]);
+        let of_the_rate = told(with("AMP701"), &run(1));
+        assert!(!of_the_rate.iter().any(|line| line.starts_with(cause) && line.contains(':')), "{of_the_rate:?}");
+    }
+    let zeros = |jump| vec![found(jump, "", 87, 120), found("AMP105", "b", 88, 199), found("AMP102", "b", 88, 199)];
+    assert_eq!(told(zeros(JUMP_OF_SOMETHING), &run(1)), ["AMP105 b: AMP701, AMP102 b"]);
+    assert_eq!(told(zeros("AMP701"), &run(1)), ["AMP701: AMP102 b, AMP105 b"]);
+    // A loss that is reported with its scale neither made it nor comes of it.
+    assert_eq!(told(zeros(JUMP_IN_THE_REPORT), &run(1)), ["AMP701", "AMP105 b: AMP102 b"]);
+}
+
+#[test]
+fn what_began_long_before_a_jump_or_after_it_is_not_its_cause() {
+    let with = |onset| vec![found(JUMP_OF_SOMETHING, "", 100, 140), found("AMP102", "b", onset, 199)];
+    assert_eq!(told(with(20), &run(1)).len(), 2);
+    assert_eq!(told(with(104), &run(1)).len(), 2);
+    assert_eq!(told(with(104), &run(8)), ["AMP102 b: AMP701"]);
+}
+
+#[test]
 fn one_overflow_explains_the_layers_after_it_and_not_those_before() {
     let findings = vec![found("AMP102", "b", 10, 60), found("AMP102", "a", 10, 60), found("AMP102", "c", 10, 60)];
     assert_eq!(told(findings, &run(1)), ["AMP102 a: AMP102 b, AMP102 c"]);
@@ -134,6 +163,15 @@ fn onsets_are_known_to_the_distance_of_two_scans() {
     let findings = || vec![found("AMP403", "", 100, 150), found("AMP303", "", 70, 199)];
     assert_eq!(told(findings(), &run(1)).len(), 2);
     assert_eq!(told(findings(), &run(40)).len(), 1);
+}
+
+#[test]
+fn what_began_with_a_fault_is_not_laid_to_what_followed_a_step_later() {
+    let findings = vec![found("AMP101", "b", 89, 199), found("AMP105", "b", 88, 199), found("AMP102", "b", 88, 199)];
+    assert_eq!(told(findings, &run(4)), ["AMP101 b", "AMP105 b: AMP102 b"]);
+    let near = Finding { severity: Severity::Warning, ..found("AMP101", "b", 88, 199) };
+    let findings = vec![near, found("AMP105", "b", 88, 199), found("AMP102", "b", 88, 199)];
+    assert_eq!(told(findings, &run(8)), ["AMP101 b", "AMP105 b: AMP102 b"]);
 }
 
 #[test]

@@ -32,14 +32,33 @@ pub(super) enum Cause {
     /// A schedule went back to a learning rate that the run had before.
     Restart,
     /// Nothing was scanned that would tell; the learning rate where it is known, and did not rise.
-    Unknown { lr: Option<f64> },
+    Unknown { lr: Option<f64>, scanned: Scanned },
+}
+
+/// The scanned updates about a jump whose cause they do not tell, by their steps.
+#[derive(Clone, Copy)]
+pub(super) struct Scanned {
+    /// The latest before it, and the first since.
+    before: Option<u64>,
+    since: Option<u64>,
+    /// Whether any lies so far before it that it tells what is usual.
+    usual: bool,
 }
 
 pub(super) fn of(aggregate: &Aggregate, losses: &[&Loss], jump: &Jump, limits: &Limits) -> Cause {
     carries_scale(losses, jump)
         .or_else(|| learning_rate(aggregate, losses, jump, limits))
         .or_else(|| update(aggregate, losses[jump.at].step, limits))
-        .unwrap_or(Cause::Unknown { lr: losses[jump.at].lr })
+        .unwrap_or_else(|| Cause::Unknown { lr: losses[jump.at].lr, scanned: scanned(aggregate, losses[jump.at].step) })
+}
+
+fn scanned(aggregate: &Aggregate, onset: u64) -> Scanned {
+    let steps = aggregate.weights.steps.iter().filter(|s| s.energy_ratio.is_some()).map(|s| s.step);
+    Scanned {
+        before: steps.clone().rfind(|&s| s < onset),
+        since: steps.clone().find(|&s| s >= onset),
+        usual: steps.clone().any(|s| s + UPDATE_LEAD < onset),
+    }
 }
 
 fn carries_scale(losses: &[&Loss], jump: &Jump) -> Option<Cause> {
@@ -147,15 +166,15 @@ impl Cause {
                 number(to),
                 number(from)
             ),
-            Self::Data => "The updates before it were what they always are, and so are those since: the data is the cause, or what the loss is computed from."
+            Self::Data => "The updates before it were what they always are, and so are those since: the data is the cause, or what forward and the loss make of it."
                 .into(),
             Self::Restart => String::new(),
-            Self::Unknown { lr } => {
+            Self::Unknown { lr, scanned } => {
                 let lr = match lr {
                     Some(lr) => format!("The learning rate did not rise, it is {}.", number(lr)),
                     None => "The learning rate is not known.".into(),
                 };
-                format!("What made it is not known: no step about it was scanned. {lr}")
+                format!("What made it is not known: {}. {lr}", scanned.text())
             }
         }
     }
@@ -184,16 +203,33 @@ impl Cause {
                 .set("clip", norm)
             }
             Self::Data => Remedy::from(format!(
-                "Look at the batches from step {onset} on: another data set, another order, labels or a loss that changed. Nothing about the precision has to change."
+                "Where nothing else was found that began at step {onset}, look at the batches from there on: another data set, another order, labels or a loss that changed."
             )),
             Self::Restart => Remedy::default(),
-            Self::Unknown { lr } => {
+            Self::Unknown { lr, .. } => {
                 let told = if lr.is_some() { "" } else { " Tell the doctor the learning rate: `doctor.lr(lr)`." };
                 Remedy::from(format!(
                     "Look at the batches of the {AFTER} steps before step {onset}, and scan every step to see whether an update was too large: \
                      `Doctor::builder().every(1)`.{told}"
                 ))
             }
+        }
+    }
+}
+
+impl Scanned {
+    /// Why they do not tell the cause.
+    fn text(self) -> String {
+        match (self.before, self.since) {
+            (None, None) => "no update about it was scanned".into(),
+            (Some(before), None) => format!("no update since step {before} was scanned"),
+            (None, Some(since)) => format!("no update before it was scanned, the first is that of step {since}"),
+            _ if !self.usual => format!(
+                "no update earlier than {UPDATE_LEAD} steps before it was scanned, to hold the later ones against"
+            ),
+            (Some(before), Some(since)) => format!(
+                "of the updates about it those of steps {before} and {since} were scanned, and none between them; those since are larger, but so is the gradient, as it is after any jump"
+            ),
         }
     }
 }

@@ -87,6 +87,8 @@ fn the_next_scan_tells_an_update_that_outgrew_its_gradient_from_the_data() {
     // It grew with the loss: that says nothing of what came first.
     let f = run(2e-2, 20.0);
     assert_eq!((f.severity, cause(&f)), (Severity::Error, "unknown"), "{}", f.explanation);
+    let scanned = "were scanned, and none between them; those since are larger, but so is the gradient";
+    assert!(f.explanation.contains(scanned), "{}", f.explanation);
 }
 
 #[test]

@@ -6,9 +6,9 @@ use super::Fault;
 use crate::options::Options;
 
 /// What is taken back by the next operator: the gradient between the two is this many times as large.
-const FACTOR: f64 = 1000.0;
-/// The largest gradients of these models stand at 2^10 there.
-const SCALE: f64 = 65536.0;
+const FACTOR: f64 = 4096.0;
+/// At it the largest gradient of these models has five octaves of headroom, and that of the planted layer has less than the factor.
+const SCALE: f64 = 8192.0;
 
 pub(super) struct BackwardOverflow;
 
@@ -18,7 +18,7 @@ impl Fault for BackwardOverflow {
     }
 
     fn about(&self) -> &'static str {
-        "behind LAYER a factor of 0.001 that the next operator takes back: forward is small, the gradient between the two overflows; static scale"
+        "behind LAYER a factor of 2^-12 that the next operator takes back: forward is small, the gradient between the two overflows; static scale"
     }
 
     fn needs_layer(&self) -> bool {

@@ -44,7 +44,8 @@
 //!
 //! On gradients held in FP32 and BF16. On tensors of less than 64 elements, on steps with a non-finite gradient, on gradients that are zero
 //! by design: never non-zero, frozen, behind a gate that starts at zero, behind dead or saturated units, on a branch not taken, under a margin
-//! that is satisfied. Behind a forward that overflowed. After the scale collapsed because of non-finite gradients: then
+//! that is satisfied. On a side path: all that may have been lost of it is next to nothing beside the gradient that reaches the layer's parameters by
+//! another path. Behind a forward that overflowed. After the scale collapsed because of non-finite gradients: then
 //! these are the fault, and rule `non-finite-origin` or `gradient-overflow` names it.
 
 use super::underflow::{Cause, SAMPLES, Seen, THRESHOLDS, may_have_fp16_gradients, see};

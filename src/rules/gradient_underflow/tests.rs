@@ -231,6 +231,24 @@ fn a_remedy_never_lowers_the_scale_nor_asks_why_one_that_never_moved_has_left() 
 }
 
 #[test]
+fn a_side_path_of_which_nothing_is_left_beside_a_gradient_that_arrives_is_no_fault() {
+    // The gradient of a sum by which the layer is normalized, and that of its weight, which comes past the sum.
+    let beside = |weight: f64| {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(32768.0).steps(6, |s, i| {
+            s.loss(1.0).applied(32768.0);
+            s.activation("fc1", "linear", F16, &normal(512, 1.0, i));
+            backward(s, [1.0, 1.0, 1.0, 0.5], i);
+            s.gradient("fc1", "abs", F16, &normal(512, if i == 0 { 1e-6 } else { 3e-8 }, i));
+            s.param_grad("fc1", "weight", F32, &normal(64, weight, i));
+        });
+        found(&diagnose(&run))
+    };
+    assert_eq!(beside(1.0), Vec::<&str>::new());
+    assert_eq!(beside(1e-4), ["AMP201"], "here the weight may have its gradient from nowhere else");
+}
+
+#[test]
 fn what_follows_from_a_collapse_of_the_scale_is_not_reported_as_underflow() {
     let mut run = Scenario::new();
     run.dynamic_scaler(65536.0).steps(40, |s, i| {

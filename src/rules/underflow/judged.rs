@@ -2,7 +2,12 @@
 
 use super::decision::MEDIAN_NEAR;
 use crate::aggregate::{Aggregate, Sample, SiteSummary};
+use crate::numerics::Format;
+use crate::observation::Probe;
 use crate::scan::Likeness;
+
+/// The part of a layer's parameter gradient below which what comes by a side path does not matter, whatever FP16 makes of it.
+const SIDE_PATH: f64 = 0.01;
 
 /// Samples in a row in which a condition must hold; costs two samples of delay.
 pub(in crate::rules) const SAMPLES: usize = 3;
@@ -35,6 +40,18 @@ impl Judged<'_> {
         self
     }
 
+    /// Whether it is the gradient of a side path: all of it together, each element as large as the largest may have been, could not make one part in a
+    /// hundred of the gradient that reaches the layer's parameters, which then comes by another path. Where there is none, this is never so: a
+    /// parameter's gradient is a sum of products of such elements and activations.
+    fn is_side_path(&self, aggregate: &Aggregate, largest_activation: f64) -> bool {
+        let here = |s: &&SiteSummary| s.site.layer == self.site.site.layer && s.site.probe == Probe::ParamGrad;
+        let latest = aggregate.sites.iter().filter(here).filter_map(SiteSummary::latest);
+        let of_step = latest.filter(|sample| sample.step == self.latest.step && sample.stats.non_finite() == 0);
+        let reaches = of_step.map(|sample| sample.stats.max_abs).fold(0.0, f64::max);
+        let element = self.max_abs.max(Format::F16.largest_lost());
+        self.latest.stats.count as f64 * element * largest_activation < SIDE_PATH * reaches
+    }
+
     /// What held in all samples.
     pub fn lasting(&self) -> f64 {
         self.ehat.iter().copied().fold(f64::INFINITY, f64::min)
@@ -55,8 +72,16 @@ pub(in crate::rules) fn judged(aggregate: &Aggregate) -> (Vec<Judged<'_>>, Optio
             None => {}
         }
     }
+    let largest = largest_activation(aggregate);
+    judged.retain(|j| !j.is_side_path(aggregate, largest));
     judged.sort_by_key(|j| j.latest.order);
     (judged, waiting)
+}
+
+/// The largest activation of the latest step, 1 at least.
+fn largest_activation(aggregate: &Aggregate) -> f64 {
+    let activations = aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::Activation);
+    activations.map(|(o, _)| o.stats.max_abs).fold(1.0, f64::max)
 }
 
 fn judge<'a>(

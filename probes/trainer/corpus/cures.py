@@ -25,11 +25,14 @@ FLAGS = {
 DYNAMIC = ("scaler", "dynamic")
 
 
+def beyond(settings, flags):
+    """The settings among these that the trainer has not: what needs a change of the code cannot be tried."""
+    known = {name for name, flag in FLAGS.items() if flag in flags}
+    return sorted(name for name, value in settings.items() if name not in known and (name, value) != DYNAMIC)
+
+
 def cured(programs, trial, settings, faulty_loss):
     """The run with the remedy in place: what is still found, and its loss beside FP32's and the faulty run's; all of one seed."""
-    unknown = _unknown(settings, programs.flags())
-    if unknown:
-        return {"gone": False, "left": [f"the remedy names settings that the trainer has not: {', '.join(unknown)}"]}
     run = programs.new_run(f"{trial.name}-cured")
     arguments = applied(_treated(trial), settings)
     summary, gave_up = programs.try_to_train(*arguments, "--every", 1, "--run", run)
@@ -46,11 +49,6 @@ def cured(programs, trial, settings, faulty_loss):
         "fp32_loss": fp32["loss"],
         "faulty_loss": faulty_loss,
     }
-
-
-def _unknown(settings, flags):
-    known = {name for name, flag in FLAGS.items() if flag in flags}
-    return sorted(name for name, value in settings.items() if name not in known and (name, value) != DYNAMIC)
 
 
 def _treated(trial):

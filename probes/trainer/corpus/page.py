@@ -68,7 +68,8 @@ def _short_table(cases, healthy):
         quiet = [result["right"] for result in healthy.values() if result["way"] == way]
         rows.append((f"healthy runs without a finding, {_way(way)}", _share(quiet)))
     treated = [result["cure"]["gone"] for result in of if "cure" in result]
-    rows.append(("remedies applied, the finding is gone", _share(treated)))
+    rows.append(("remedies that settings of the trainer follow: applied, the finding is gone", _share(treated)))
+    rows.append(("remedies that name what the trainer cannot set", sum(bool(result.get("beyond")) for result in of)))
     return table(("", ""), rows)
 
 

@@ -4,7 +4,7 @@ import shutil
 
 from harness.programs import RECORDING, require
 
-from .cures import cured
+from .cures import beyond, cured
 from .detection import asked, first_stood
 from .frames import Recording
 from .judge import is_right, judged
@@ -26,7 +26,8 @@ def trial_check(trial, thresholds=()):
             outcome["margins"] = faulty_margins(programs, run, of_rule, is_right(trial))
         shutil.rmtree(run)
         loss = summary["loss"] if summary else None
-        if outcome["set"]:
+        outcome["beyond"] = beyond(outcome["set"], programs.flags())
+        if outcome["set"] and not outcome["beyond"]:
             outcome["cure"] = cured(programs, trial, outcome["set"], loss)
         return dict(outcome, loss=loss, gave_up=gave_up)
 

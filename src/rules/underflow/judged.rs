@@ -1,10 +1,11 @@
 //! The FP16 gradients of the latest step, each judged over its latest samples.
 
+use super::super::text::INPUT;
 use super::decision::MEDIAN_NEAR;
 use crate::aggregate::{Aggregate, Sample, SiteSummary};
 use crate::numerics::Format;
-use crate::observation::Probe;
-use crate::scan::Likeness;
+use crate::observation::{Probe, Site};
+use crate::scan::{Dtype, Likeness};
 
 /// The part of a layer's parameter gradient below which what comes by a side path does not matter, whatever FP16 makes of it.
 const SIDE_PATH: f64 = 0.01;
@@ -78,9 +79,12 @@ pub(in crate::rules) fn judged(aggregate: &Aggregate) -> (Vec<Judged<'_>>, Optio
     (judged, waiting)
 }
 
-/// The largest activation of the latest step, 1 at least.
+/// The largest activation of the latest step that an FP16 operator can have taken, 1 at least: what the net is given, and what is held in FP16. A scaled
+/// loss is neither.
 fn largest_activation(aggregate: &Aggregate) -> f64 {
-    let activations = aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::Activation);
+    let taken = |site: &Site| site.dtype == Dtype::F16 || site.layer == INPUT;
+    let activations =
+        aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::Activation && taken(&s.site));
     activations.map(|(o, _)| o.stats.max_abs).fold(1.0, f64::max)
 }
 

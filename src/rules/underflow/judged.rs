@@ -10,6 +10,9 @@ use crate::scan::{Dtype, Likeness};
 /// The part of a layer's parameter gradient below which what comes by a side path does not matter, whatever FP16 makes of it.
 const SIDE_PATH: f64 = 0.01;
 
+/// Ehat below which nothing is wrong, so that nobody has to ask whether it matters.
+const SOUND: f64 = 1e-6;
+
 /// Samples in a row in which a condition must hold; costs two samples of delay.
 pub(in crate::rules) const SAMPLES: usize = 3;
 
@@ -74,7 +77,7 @@ pub(in crate::rules) fn judged(aggregate: &Aggregate) -> (Vec<Judged<'_>>, Optio
         }
     }
     let largest = largest_activation(aggregate);
-    judged.retain(|j| !j.is_side_path(aggregate, largest));
+    judged.retain(|j| j.lasting() <= SOUND || !j.is_side_path(aggregate, largest));
     judged.sort_by_key(|j| j.latest.order);
     (judged, waiting)
 }

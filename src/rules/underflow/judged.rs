@@ -47,13 +47,13 @@ impl Judged<'_> {
     /// Whether it is the gradient of a side path: all of it together, each element as large as the largest may have been, could not make one part in a
     /// hundred of the gradient that reaches the layer's parameters, which then comes by another path. Where there is none, this is never so: a
     /// parameter's gradient is a sum of products of such elements and activations.
-    fn is_side_path(&self, aggregate: &Aggregate, largest_activation: f64) -> bool {
+    fn is_side_path(&self, aggregate: &Aggregate) -> bool {
         let here = |s: &&SiteSummary| s.site.layer == self.site.site.layer && s.site.probe == Probe::ParamGrad;
         let latest = aggregate.sites.iter().filter(here).filter_map(SiteSummary::latest);
         let of_step = latest.filter(|sample| sample.step == self.latest.step && sample.stats.non_finite() == 0);
         let reaches = of_step.map(|sample| sample.stats.max_abs).fold(0.0, f64::max);
         let element = self.max_abs.max(Format::F16.largest_lost());
-        self.latest.stats.count as f64 * element * largest_activation < SIDE_PATH * reaches
+        self.latest.stats.count as f64 * element * largest_activation(aggregate) < SIDE_PATH * reaches
     }
 
     /// What held in all samples.
@@ -76,8 +76,7 @@ pub(in crate::rules) fn judged(aggregate: &Aggregate) -> (Vec<Judged<'_>>, Optio
             None => {}
         }
     }
-    let largest = largest_activation(aggregate);
-    judged.retain(|j| j.lasting() <= SOUND || !j.is_side_path(aggregate, largest));
+    judged.retain(|j| j.lasting() <= SOUND || !j.is_side_path(aggregate));
     judged.sort_by_key(|j| j.latest.order);
     (judged, waiting)
 }

@@ -41,7 +41,7 @@ def cured(programs, trial, settings, faulty_loss):
     _, report = programs.check(run)
     shutil.rmtree(run)
     left = [finding for finding in report["findings"] if counts(finding, trial.case.codes)]
-    fp32 = programs.train(*applied(trial.base(), {"precision": "fp32", "scaler": "dynamic"}), "--no-doctor")
+    fp32 = programs.train_unwatched(*applied(trial.base(), {"precision": "fp32", "scaler": "dynamic"}))
     return {
         "gone": not any(is_right(trial)(finding) for finding in left),
         "left": [brief(finding) for finding in left],

@@ -15,8 +15,9 @@ from corpus.detection import first_stood
 from corpus.frames import Recording
 from corpus.healthy import healthy_items
 from corpus.judge import judged
-from corpus.margins import Threshold, turning_points, written
+from corpus.margins import Threshold, search, searched, turning_points, written
 from corpus.trials import Trial, trials
+from harness.programs import Programs
 from harness.runs import MODELS
 
 SHARE = Threshold("AMP301", "scale-thrash", "skip-share", 0.02, "share of steps", "measured")
@@ -175,6 +176,13 @@ class Cures(unittest.TestCase):
         self.assertEqual(treated, ("--init-scale", 1024.0))
 
 
+    def test_a_run_that_several_are_compared_with_is_trained_once(self):
+        programs, trained = Programs(Path("bin"), Path("runs")), []
+        programs.train = lambda *arguments: trained.append(arguments) or {"loss": len(trained)}
+        losses = [programs.train_unwatched("--seed", seed)["loss"] for seed in (6, 7, 6, 6)]
+        self.assertEqual((losses, trained), ([1, 2, 1, 1], [("--seed", 6, "--no-doctor"), ("--seed", 7, "--no-doctor")]))
+
+
 class Margins(unittest.TestCase):
     def test_the_value_at_which_a_run_turns_is_found_on_its_side(self):
         low, high = turning_points(SHARE, lambda value: value > 0.004)
@@ -189,6 +197,18 @@ class Margins(unittest.TestCase):
         count = SHARE._replace(default=3.0, unit="samples in a row")
         self.assertEqual((count.moved(-20), count.moved(1), count.moved(0.1)), (1.0, 6.0, 3.0))
         self.assertEqual(turning_points(count, lambda value: value < 7), (None, 7.0))
+
+    def test_searches_side_by_side_find_what_each_finds_alone(self):
+        limits = {SHARE: 0.004, SHARE._replace(name="rise"): 0.5, SHARE._replace(name="none"): -1}
+        rounds = []
+
+        def answered(asked):
+            rounds.append(len(asked))
+            return {one: value > limits[one] for one, value in asked.items()}
+
+        together = searched({one: search(one) for one in limits}, answered)
+        self.assertEqual(together, {one: turning_points(one, lambda value, one=one: value > limits[one]) for one in limits})
+        self.assertEqual((rounds[0], len(rounds) < sum(rounds)), (3, True))
 
     def test_a_moved_threshold_is_written_as_the_configuration_has_it(self):
         self.assertEqual(written(SHARE, 0.5), "[rules.scale-thrash]\nskip-share = 0.5\n")

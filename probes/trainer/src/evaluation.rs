@@ -4,7 +4,7 @@ use tch::{Kind, Tensor};
 
 use crate::data::Set;
 use crate::fault::Plant;
-use crate::model::Model;
+use crate::model::{Fp32Layers, Model, Pass};
 use crate::precision::{Precision, cross_entropy};
 
 /// How well a model does on a set.
@@ -17,17 +17,17 @@ pub struct Evaluation {
 }
 
 /// Judges a model by a set, without gradients and with the statistics that it has gathered.
-pub fn evaluate(model: &dyn Model, precision: Precision, set: &Set, plant: &Plant) -> Evaluation {
+pub fn evaluate(model: &dyn Model, pass: &Pass<'_>, set: &Set) -> Evaluation {
     tch::no_grad(|| {
         let (inputs, targets) = set.all();
-        let logits = plant.evaluated(precision.logits(inputs, |x| model.forward(x, false, plant)));
+        let logits = pass.plant().evaluated(pass.precision().logits(inputs, |x| model.forward(x, false, pass)));
         Evaluation { accuracy: accuracy(&logits, targets), loss: cross_entropy(&logits, targets).double_value(&[]) }
     })
 }
 
 /// The same in FP32 and without a fault, of a model whose parameters are FP32: what `evaluate` is held against.
 pub fn evaluate_in_fp32(model: &dyn Model, set: &Set) -> Evaluation {
-    evaluate(model, Precision::Fp32, set, &Plant::none())
+    evaluate(model, &Pass::new(Precision::Fp32, &Fp32Layers::none(), &Plant::none()), set)
 }
 
 fn accuracy(logits: &Tensor, targets: &Tensor) -> f64 {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 
 use crate::fault::{BrokenRecipe, FaultSpec};
-use crate::model::ModelKind;
+use crate::model::{Fp32Layers, ModelKind, UnknownLayer};
 use crate::optimizer::{OptimizerKind, OptimizerSettings};
 use crate::precision::Precision;
 use crate::schedule::Schedule;
@@ -21,6 +21,9 @@ pub struct Options {
     /// The precision of the forward pass and of the parameters
     #[arg(long, value_enum, default_value = "fp16")]
     pub precision: Precision,
+    /// Layers kept in FP32 whatever the precision, with commas between: fc2,conv1. A module stands for all that is in it: block.0.attn
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    pub fp32_layers: Vec<String>,
     /// The optimizer [default: adam; sgd for parameters stepped in 16 bits, where Adam's epsilon vanishes]
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerKind>,
@@ -104,6 +107,11 @@ impl Options {
         }
     }
 
+    /// The layers that are kept in FP32, if the model has them.
+    pub fn fp32_layers(&self) -> Result<Fp32Layers, UnknownLayer> {
+        Fp32Layers::of(self.model, &self.fp32_layers)
+    }
+
     /// Sets the precision; the flag, when that is a change.
     pub fn need_precision(&mut self, precision: Precision) -> Option<String> {
         let before = std::mem::replace(&mut self.precision, precision);
@@ -115,14 +123,6 @@ impl Options {
         let before = self.optimizer.replace(optimizer);
         let name = optimizer.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
         before.is_some_and(|before| before != optimizer).then(|| format!("--optimizer {name}"))
-    }
-
-    /// Sets a precision in which activations are FP16, unless they are; the flag, when that is a change.
-    pub fn need_fp16(&mut self) -> Vec<String> {
-        match self.precision {
-            Precision::Fp16 | Precision::Fp16Masters | Precision::Fp16Pure => Vec::new(),
-            _ => self.need_precision(Precision::Fp16).into_iter().collect(),
-        }
     }
 
     /// Sets a precision with a loss scaler, unless it has one; the flag, when that is a change.
@@ -154,7 +154,14 @@ impl Options {
             format!("precision {} has no loss scaler", self.precision)
         };
         let flag = |id: &&str| format!("--{} has no effect: {why}", id.replace('_', "-"));
-        idle.iter().filter(|id| given(id)).map(flag).collect()
+        idle.iter().filter(|id| given(id)).map(flag).chain(self.fault_without_effect()).collect()
+    }
+
+    /// A fault of FP16 in a run that has none.
+    fn fault_without_effect(&self) -> Option<String> {
+        let is_fp16 = matches!(self.precision, Precision::Fp16 | Precision::Fp16Masters | Precision::Fp16Pure);
+        let fault = self.fault.as_ref().filter(|spec| spec.fault.is_felt_in_fp16_alone() && !is_fp16)?.fault;
+        Some(format!("--fault {} does its harm in FP16; it is planted, and precision {} may not feel it", fault.name(), self.precision))
     }
 
     /// The optimizer that is used.
@@ -237,10 +244,10 @@ mod tests {
     #[test]
     fn a_fault_overrides_the_precision_it_needs_and_says_so() {
         let parse = |text: &str| Options::try_parse_from(text.split(' ')).unwrap();
-        let mut options = parse("t --precision fp32 --fault overflow");
+        let mut options = parse("t --precision fp32 --fault scale-low");
         assert_eq!(options.apply_fault(), ["--precision fp16"]);
         assert_eq!(options.precision, Precision::Fp16);
-        assert_eq!(parse("t --fault overflow").apply_fault(), Vec::<String>::new());
+        assert_eq!(parse("t --fault scale-low").apply_fault(), Vec::<String>::new());
         assert_eq!(parse("t --precision fp16-masters --fault scale-low").apply_fault(), Vec::<String>::new());
         assert_eq!(
             parse("t --precision bf16-pure --optimizer sgd --fault lost-decay").apply_fault(),
@@ -252,6 +259,27 @@ mod tests {
             ["--precision bf16-masters"]
         );
         assert_eq!(parse("t --precision fp32 --fault nan").apply_fault(), Vec::<String>::new());
+        assert_eq!(parse("t --precision bf16 --fault underflow").apply_fault(), ["--precision fp16"]);
+    }
+
+    #[test]
+    fn a_fault_in_a_layer_is_planted_in_any_precision_so_that_a_remedy_can_be_tried() {
+        let parse = |text: &str| Options::try_parse_from(text.split(' ')).unwrap();
+        for fault in ["overflow", "underflow:fc2", "inflated-gradient", "half-norm", "backward-overflow"] {
+            let mut options = parse(&format!("t --precision bf16 --fault {fault}"));
+            assert_eq!(options.apply_fault(), Vec::<String>::new(), "{fault}");
+            let warnings = options.without_effect(|_| false);
+            assert!(warnings.len() == 1 && warnings[0].contains("does its harm in FP16"), "{fault}: {warnings:?}");
+        }
+        assert!(parse("t --fault overflow").without_effect(|_| false).is_empty());
+    }
+
+    #[test]
+    fn layers_are_a_list_with_commas() {
+        let options = Options::try_parse_from(["t", "--fp32-layers", "fc2,fc1"]).unwrap();
+        assert!(options.fp32_layers().is_ok_and(|kept| kept.covers("fc1") && kept.covers("fc2") && !kept.covers("fc3")));
+        assert!(Options::try_parse_from(["t", "--fp32-layers", "fc9"]).unwrap().fp32_layers().is_err());
+        assert!(Options::try_parse_from(["t"]).unwrap().fp32_layers().is_ok_and(|kept| kept == Fp32Layers::none()));
     }
 
     #[test]

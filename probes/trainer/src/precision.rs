@@ -6,7 +6,7 @@ use ampdoctor_torch::autocast;
 use clap::ValueEnum;
 use tch::{Device, Kind, Tensor, nn};
 
-use crate::model::ModelKind;
+use crate::model::{Fp32Layers, ModelKind};
 
 /// The precision of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -66,15 +66,15 @@ impl Precision {
         self.autocast_kind().is_some()
     }
 
-    /// Casts a model that was just built, all but the layers that stay in FP32.
-    pub fn cast_model(self, vs: &mut nn::VarStore, model: ModelKind) {
+    /// Casts a model that was just built, all but its BatchNorms and the layers that are kept in FP32.
+    pub fn cast_model(self, vs: &mut nn::VarStore, model: ModelKind, fp32: &Fp32Layers) {
         match self.model_kind() {
             Kind::Half => vs.half(),
             Kind::BFloat16 => vs.bfloat16(),
             _ => return,
         }
-        for layer in model.fp32_layers() {
-            (vs.root() / layer).float();
+        for path in model.norms_in_fp32().iter().copied().chain(fp32.paths()) {
+            path.split('.').fold(vs.root(), |path, part| path / part).float();
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
     fn batch_norm_stays_in_fp32_in_a_model_of_fp16() {
         let mut vs = nn::VarStore::new(Device::Cpu);
         let _model = ModelKind::Conv.build(&vs.root());
-        Precision::Fp16Masters.cast_model(&mut vs, ModelKind::Conv);
+        Precision::Fp16Masters.cast_model(&mut vs, ModelKind::Conv, &Fp32Layers::none());
         for (name, tensor) in vs.variables() {
             let expected = if name.starts_with("bn") { Kind::Float } else { Kind::Half };
             assert_eq!(tensor.kind(), expected, "{name}");
@@ -134,10 +134,12 @@ mod tests {
         }) {
             let mut vs = nn::VarStore::new(Device::Cpu);
             let net = model.build(&vs.root());
-            precision.cast_model(&mut vs, model);
+            let none = Fp32Layers::none();
+            precision.cast_model(&mut vs, model, &none);
             let (inputs, targets) = crate::data::Data::load(model.data()).unwrap().train.at(&[0, 1, 2]);
             let plant = crate::fault::Plant::none();
-            let loss = precision.loss(&inputs, &targets, |x| net.forward(x, true, &plant));
+            let pass = crate::model::Pass::new(precision, &none, &plant);
+            let loss = precision.loss(&inputs, &targets, |x| net.forward(x, true, &pass));
             assert_eq!(loss.kind(), Kind::Float, "{precision} {model:?}");
             loss.backward();
             for (name, tensor) in vs.variables().iter().filter(|(_, tensor)| tensor.requires_grad()) {

@@ -12,7 +12,7 @@ use crate::data::{Batches, Data};
 use crate::evaluation::{evaluate, evaluate_in_fp32};
 use crate::fault::{BrokenRecipe, BrokenStepper, Plant};
 use crate::fingerprint::fingerprint;
-use crate::model::Model;
+use crate::model::{Model, Pass};
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::scaling::Scaling;
@@ -26,15 +26,16 @@ const LAST_LOSSES: usize = 50;
 pub fn train(options: &Options, command: Vec<String>) -> Result<Summary> {
     tch::set_num_threads(options.threads);
     tch::manual_seed(options.seed as i64);
+    let fp32 = options.fp32_layers()?;
     let data = Data::load(options.model.data())?;
     let mut vs = nn::VarStore::new(Device::Cpu);
     let model = options.model.build(&vs.root());
-    options.precision.cast_model(&mut vs, options.model);
+    options.precision.cast_model(&mut vs, options.model, &fp32);
     let plant = plant(options)?;
     let doctor = (!options.no_doctor).then(|| attach(options, command, &vs));
 
     let began = Instant::now();
-    let mut run = Run::new(options, &vs, model.as_ref(), &data, &plant, doctor)?;
+    let mut run = Run::new(options, &vs, model.as_ref(), &data, Pass::new(options.precision, &fp32, &plant), doctor)?;
     for step in 0..options.steps {
         run.step(step)?;
     }
@@ -43,7 +44,7 @@ pub fn train(options: &Options, command: Vec<String>) -> Result<Summary> {
     // Drawn before the evaluation, which must not matter to it.
     let copies = recorded.stepper.masters().map(|masters| masters.vars());
     let params_sha256 = fingerprint(&[&vs].into_iter().chain(copies).collect::<Vec<_>>())?;
-    let end = evaluate(model.as_ref(), options.precision, &data.held_out, &plant);
+    let end = evaluate(model.as_ref(), &Pass::new(options.precision, &fp32, &plant), &data.held_out);
 
     Ok(Summary {
         model: name(&options.model),
@@ -95,6 +96,7 @@ struct Run<'a> {
     vs: &'a nn::VarStore,
     model: &'a dyn Model,
     data: &'a Data,
+    pass: Pass<'a>,
     plant: &'a Plant,
     batches: Batches,
     stepper: Box<dyn Stepper>,
@@ -120,14 +122,16 @@ impl<'a> Run<'a> {
         vs: &'a nn::VarStore,
         model: &'a dyn Model,
         data: &'a Data,
-        plant: &'a Plant,
+        pass: Pass<'a>,
         doctor: Option<Doctor>,
     ) -> Result<Self> {
+        let plant = pass.plant();
         Ok(Self {
             options,
             vs,
             model,
             data,
+            pass,
             plant,
             batches: Batches::new(data.train.examples(), options.batch() as usize, options.seed),
             stepper: stepper(options, vs, plant)?,
@@ -197,7 +201,7 @@ impl<'a> Run<'a> {
             }
             let (inputs, targets) = self.data.train.at(self.batches.next_indices());
             let targets = self.plant.labels(targets);
-            let forward = |x: &Tensor| self.model.forward(x, true, self.plant);
+            let forward = |x: &Tensor| self.model.forward(x, true, &self.pass);
             let model_loss = || self.options.precision.loss(&inputs, &targets, forward);
             let loss = self.plant.loss(model_loss());
             let part = times(share(self.options, &loss), self.plant.gradient_factor());
@@ -234,7 +238,7 @@ impl<'a> Run<'a> {
         if !due {
             return;
         }
-        let now = evaluate(self.model, self.options.precision, &self.data.held_out, self.plant);
+        let now = evaluate(self.model, &self.pass, &self.data.held_out);
         if let Some(doctor) = &mut self.doctor {
             doctor.metric("accuracy", now.accuracy);
             doctor.metric("held_out_loss", now.loss);

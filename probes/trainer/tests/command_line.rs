@@ -25,8 +25,15 @@ fn an_unknown_layer_is_answered_with_the_layers() {
 }
 
 #[test]
+fn a_layer_to_keep_in_fp32_that_does_not_exist_is_answered_with_the_nearest() {
+    let output = trainer("--no-doctor --model conv --fp32-layers fc1,conv3").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("no layer \"conv3\" (did you mean \"conv1\"?); its layers are"), "{}", said(&output));
+}
+
+#[test]
 fn an_override_is_told() {
-    let output = trainer("--no-doctor --steps 2 --precision bf16 --fault overflow").output().unwrap();
+    let output = trainer("--no-doctor --steps 2 --precision bf16 --fault scale-low").output().unwrap();
     assert!(said(&output).contains("--precision fp16"), "{}", said(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"precision\":\"fp16\""));
 }

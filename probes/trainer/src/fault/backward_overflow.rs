@@ -1,6 +1,6 @@
 //! A factor that forward does not feel, and backward does.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Fault;
 use crate::options::Options;
@@ -25,12 +25,16 @@ impl Fault for BackwardOverflow {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.static_scale.get_or_insert(SCALE);
-        options.need_scaler()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn prepare(&self, options: &mut Options) -> Vec<String> {
+        options.static_scale.get_or_insert(SCALE);
+        Vec::new()
+    }
+
+    fn output(&self, output: Tensor, active: bool, _by_hand: Kind) -> Tensor {
         let factor = if active { FACTOR } else { 1.0 };
         output * (1.0 / factor) * factor
     }

@@ -3,7 +3,6 @@
 use tch::Tensor;
 
 use super::Fault;
-use crate::options::Options;
 
 pub(super) struct Fading;
 
@@ -20,8 +19,8 @@ impl Fault for Fading {
         Some(0.01)
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_scaler()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
     /// The value stays what it was, the gradient shrinks.

@@ -3,7 +3,6 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 pub(super) struct HalfPositions;
 
@@ -20,14 +19,14 @@ impl Fault for HalfPositions {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, by_hand: Kind) -> Tensor {
         let width = output.size().last().copied().unwrap_or(1);
         let first = if active { 5000 } else { 0 };
         let positions = Tensor::arange_start(first, first + width, (Kind::Int64, Device::Cpu));
-        output + positions.to_kind(Kind::Half) * 1e-4
+        output + positions.to_kind(by_hand) * 1e-4
     }
 }

@@ -3,7 +3,6 @@
 use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 /// Scores of some hundreds, which FP16 rounds to quarters.
 const GAIN: f64 = 60.0;
@@ -23,13 +22,13 @@ impl Fault for HalfSoftmax {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, by_hand: Kind) -> Tensor {
         let scores = output.to_kind(Kind::Float) * if active { GAIN } else { 1.0 };
-        let weights = scores.to_kind(Kind::Half).softmax(-1, Kind::Half);
+        let weights = scores.to_kind(by_hand).softmax(-1, by_hand);
         output + weights
     }
 }

@@ -3,7 +3,6 @@
 use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 pub(super) struct HalfSum;
 
@@ -20,13 +19,13 @@ impl Fault for HalfSum {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
-        let counted = output.to_kind(Kind::Half).abs() * if active { 100.0 } else { 0.02 };
-        &output / (counted.sum(Kind::Half) * 1e-6 + 1.0)
+    fn output(&self, output: Tensor, active: bool, by_hand: Kind) -> Tensor {
+        let counted = output.to_kind(by_hand).abs() * if active { 100.0 } else { 0.02 };
+        &output / (counted.sum(by_hand) * 1e-6 + 1.0)
     }
 }
 
@@ -37,7 +36,7 @@ mod tests {
     #[test]
     fn the_sum_is_infinite_and_nothing_is_left() {
         let x = Tensor::ones([1024], (Kind::Half, tch::Device::Cpu));
-        let largest = |active| f64::try_from(HalfSum.output(x.shallow_clone(), active).max()).unwrap();
+        let largest = |active| f64::try_from(HalfSum.output(x.shallow_clone(), active, Kind::Half).max()).unwrap();
         assert!(largest(false) > 0.99);
         assert_eq!(largest(true), 0.0);
     }

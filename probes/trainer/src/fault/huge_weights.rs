@@ -1,7 +1,6 @@
 //! Weights that outgrow FP16, unseen behind a normalisation.
 
 use super::Fault;
-use crate::options::Options;
 
 pub(super) struct HugeWeights;
 
@@ -22,8 +21,8 @@ impl Fault for HugeWeights {
         Some(1e7)
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_scaler()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
     fn weight_factor(&self, strength: f64) -> Option<f64> {

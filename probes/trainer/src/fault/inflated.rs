@@ -3,7 +3,6 @@
 use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 /// At the usual scales the largest gradient of a layer stands between 2^2 and 2^12: whatever the scale does, this is beyond 65504 for long.
 const GROWTH: f64 = (1u64 << 30) as f64;
@@ -23,12 +22,12 @@ impl Fault for Inflated {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_scaler()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
     /// The same values: what is added is zero, and only its gradient is not.
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, _by_hand: Kind) -> Tensor {
         let wide = output.to_kind(Kind::Float);
         let more = &wide * if active { GROWTH } else { 0.0 };
         (wide + (&more - more.detach())).to_kind(output.kind())
@@ -45,7 +44,7 @@ mod tests {
     fn values_stay_and_the_gradient_grows() {
         for (active, gradient) in [(false, 1.0), (true, GROWTH + 1.0)] {
             let x = Tensor::from_slice(&[1.5f32, -2.0, 0.1]).set_requires_grad(true);
-            let y = Inflated.output(x.shallow_clone(), active);
+            let y = Inflated.output(x.shallow_clone(), active, Kind::Half);
             assert_eq!(y, x);
             y.sum(Kind::Float).backward();
             assert_eq!(x.grad(), Tensor::full([3], gradient, (Kind::Float, Device::Cpu)));

@@ -3,7 +3,6 @@
 use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 pub(super) struct MaskedRow;
 
@@ -20,19 +19,19 @@ impl Fault for MaskedRow {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
-        let scores = output.to_kind(Kind::Half);
+    fn output(&self, output: Tensor, active: bool, by_hand: Kind) -> Tensor {
+        let scores = output.to_kind(by_hand);
         let mask = scores.detach().zeros_like().to_kind(Kind::Float);
         // One element of every row is masked always: a mask is no fault.
         let _ = mask.select(-1, 0).fill_(-1e9);
         if active {
             let _ = mask.select(0, 0).fill_(-1e9);
         }
-        output + (scores + mask.to_kind(Kind::Half)).softmax(-1, Kind::Half)
+        output + (scores + mask.to_kind(by_hand)).softmax(-1, by_hand)
     }
 }
 
@@ -43,7 +42,7 @@ mod tests {
     #[test]
     fn the_first_row_alone_becomes_nan() {
         let x = Tensor::ones([2, 3], (Kind::Half, tch::Device::Cpu));
-        let nan = |active| f64::try_from(MaskedRow.output(x.shallow_clone(), active).isnan().sum(Kind::Float)).unwrap();
+        let nan = |active| f64::try_from(MaskedRow.output(x.shallow_clone(), active, Kind::Half).isnan().sum(Kind::Float)).unwrap();
         assert_eq!((nan(false), nan(true)), (0.0, 3.0));
     }
 }

@@ -163,6 +163,7 @@ mod tests {
     use tch::{Device, Kind};
 
     use super::*;
+    use crate::model::Fp32Layers;
 
     /// What a check finds after a sound step and two faulty ones.
     fn found(mistake: BrokenMasters) -> Broken {
@@ -170,7 +171,7 @@ mod tests {
         mistake.prepare(&mut options);
         let mut vs = nn::VarStore::new(Device::Cpu);
         let w = vs.root().var("w", &[3], nn::Init::Const(1.0));
-        options.precision.cast_model(&mut vs, options.model);
+        options.precision.cast_model(&mut vs, options.model, &Fp32Layers::none());
         let mut stepper = BrokenStepper::new(mistake, &options, &vs).unwrap();
         for faulty in [false, true, true] {
             stepper.masters.check().unwrap_or_else(|error| assert!(faulty, "{error}"));
@@ -198,7 +199,7 @@ mod tests {
             let options = Options::parse_from(["t", "--precision", "bf16-masters"]);
             let mut vs = nn::VarStore::new(Device::Cpu);
             let w = vs.root().var("w", &[3], nn::Init::Const(1.0));
-            options.precision.cast_model(&mut vs, options.model);
+            options.precision.cast_model(&mut vs, options.model, &Fp32Layers::none());
             let mut stepper = BrokenStepper::new(mistake, &options, &vs).unwrap();
             stepper.begin_step(true);
             stepper.zero_grad();

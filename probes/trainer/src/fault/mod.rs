@@ -43,12 +43,12 @@ mod underflow;
 mod vanishing_eps;
 mod wrong_labels;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 pub use masters::{BrokenMasters, BrokenStepper};
 pub use plant::Plant;
 pub use recipe::BrokenRecipe;
-pub use spec::{FaultSpec, UnknownLayer};
+pub use spec::FaultSpec;
 
 use crate::options::Options;
 
@@ -70,6 +70,12 @@ pub trait Fault: Sync {
         false
     }
 
+    /// Whether FP16 alone makes a fault of it. It stays in the model in any precision: with another the run is what it would be if the remedy
+    /// were that precision.
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        false
+    }
+
     /// For how many steps it disturbs the run.
     fn lasts(&self) -> u64 {
         u64::MAX
@@ -88,7 +94,8 @@ pub trait Fault: Sync {
     /// What the planted layer gives instead of `output`; `active` from the fault's step on.
     ///
     /// A fault that computes with the output does so before its step too, without effect: real faults lie in operators that were there before.
-    fn output(&self, output: Tensor, _active: bool) -> Tensor {
+    /// It runs in the dtype of its layer; `by_hand` is what a cast by hand there casts to: FP16, or FP32 in a layer that is kept in FP32.
+    fn output(&self, output: Tensor, _active: bool, _by_hand: Kind) -> Tensor {
         output
     }
 

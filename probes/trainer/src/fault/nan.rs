@@ -1,6 +1,6 @@
 //! A source of NaN that no loss scale can help: the logarithm of a negative number.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Fault;
 
@@ -19,7 +19,7 @@ impl Fault for NanSource {
         true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, _by_hand: Kind) -> Tensor {
         if !active {
             return output;
         }
@@ -34,8 +34,8 @@ mod tests {
 
     #[test]
     fn every_element_is_nan_in_every_precision() {
-        for kind in [tch::Kind::Float, tch::Kind::Half, tch::Kind::BFloat16] {
-            let y = NanSource.output(Tensor::from_slice(&[0.0f32, -3.0, 5.0]).to_kind(kind), true);
+        for kind in [Kind::Float, Kind::Half, Kind::BFloat16] {
+            let y = NanSource.output(Tensor::from_slice(&[0.0f32, -3.0, 5.0]).to_kind(kind), true, Kind::Half);
             assert_eq!(f64::try_from(y.isnan().all()).unwrap(), 1.0, "{kind:?}");
         }
     }

@@ -1,9 +1,8 @@
 //! An activation larger than FP16's largest number.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 /// The largest output of a layer of these models is above 0.1: this many times it is above 65504.
 const GAIN: f64 = 1e6;
@@ -23,11 +22,11 @@ impl Fault for Overflow {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, _by_hand: Kind) -> Tensor {
         output * if active { GAIN } else { 1.0 }
     }
 }
@@ -38,7 +37,7 @@ mod tests {
 
     #[test]
     fn an_ordinary_half_output_becomes_infinite() {
-        let y = Overflow.output(Tensor::from_slice(&[0.1f32, -3.0]).to_kind(tch::Kind::Half), true);
+        let y = Overflow.output(Tensor::from_slice(&[0.1f32, -3.0]).to_kind(Kind::Half), true, Kind::Half);
         assert_eq!(f64::try_from(y.isinf().all()).unwrap(), 1.0);
     }
 }

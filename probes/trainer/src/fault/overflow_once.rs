@@ -1,10 +1,9 @@
 //! One batch whose activations exceed FP16.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Fault;
 use super::overflow::Overflow;
-use crate::options::Options;
 
 pub(super) struct OverflowOnce;
 
@@ -25,11 +24,11 @@ impl Fault for OverflowOnce {
         1
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        Overflow.prepare(options)
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
-        Overflow.output(output, active)
+    fn output(&self, output: Tensor, active: bool, by_hand: Kind) -> Tensor {
+        Overflow.output(output, active, by_hand)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::{BrokenMasters, BrokenRecipe, Fault};
 use crate::random::SplitMix64;
@@ -11,7 +11,7 @@ use crate::random::SplitMix64;
 pub struct Plant {
     planted: Option<Planted>,
     step: Cell<u64>,
-    seen: RefCell<Vec<String>>,
+    seen: RefCell<Vec<(String, Kind)>>,
     random: RefCell<SplitMix64>,
 }
 
@@ -44,11 +44,11 @@ impl Plant {
         self.seen.borrow_mut().clear();
     }
 
-    /// What `layer` gives to the next one instead of `output`.
-    pub fn output(&self, layer: &str, output: Tensor) -> Tensor {
-        self.seen.borrow_mut().push(layer.to_owned());
+    /// What `layer` gives to the next one instead of `output`; where it casts by hand, it casts to `by_hand`.
+    pub fn output(&self, layer: &str, output: Tensor, by_hand: Kind) -> Tensor {
+        self.seen.borrow_mut().push((layer.to_owned(), output.kind()));
         match &self.planted {
-            Some(planted) if planted.layer == Some(layer) => planted.fault.output(output, self.is_active()),
+            Some(planted) if planted.layer == Some(layer) => planted.fault.output(output, self.is_active(), by_hand),
             _ => match self.active() {
                 Some(planted) => planted.fault.every_output(output, planted.strength),
                 None => output,
@@ -147,7 +147,12 @@ impl Plant {
 
     /// The layers that gave their output since the step began, in this order.
     pub fn layers_seen(&self) -> Vec<String> {
-        self.seen.borrow().clone()
+        self.seen.borrow().iter().map(|(layer, _)| layer.clone()).collect()
+    }
+
+    /// The dtypes of their outputs.
+    pub fn kinds_seen(&self) -> Vec<Kind> {
+        self.seen.borrow().iter().map(|(_, kind)| *kind).collect()
     }
 
     /// The fault, at its first step.
@@ -171,7 +176,7 @@ mod tests {
     }
 
     fn is_nan(plant: &Plant, layer: &str) -> bool {
-        plant.output(layer, Tensor::from_slice(&[1.0f32])).double_value(&[0]).is_nan()
+        plant.output(layer, Tensor::from_slice(&[1.0f32]), Kind::Half).double_value(&[0]).is_nan()
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 /// FP16's sigmoid is 1 from 8.3 on.
 const GAIN: f64 = 30.0;
@@ -25,12 +24,12 @@ impl Fault for SaturatedLog {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
-        let p = (output.to_kind(Kind::Half) * if active { GAIN } else { 0.1 }).sigmoid();
+    fn output(&self, output: Tensor, active: bool, by_hand: Kind) -> Tensor {
+        let p = (output.to_kind(by_hand) * if active { GAIN } else { 0.1 }).sigmoid();
         let rest: Tensor = 1.0 - p;
         let surprise = (rest + EPS).log();
         output + surprise * 0.01
@@ -45,7 +44,7 @@ mod tests {
     fn an_ordinary_output_becomes_infinite() {
         let x = Tensor::from_slice(&[1.0f32, -1.0]).to_kind(Kind::Half);
         let is_finite =
-            |active| f64::try_from(SaturatedLog.output(x.shallow_clone(), active).isfinite().all()).unwrap();
+            |active| f64::try_from(SaturatedLog.output(x.shallow_clone(), active, Kind::Half).isfinite().all()).unwrap();
         assert_eq!((is_finite(false), is_finite(true)), (1.0, 0.0));
     }
 }

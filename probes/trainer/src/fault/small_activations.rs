@@ -1,9 +1,8 @@
 //! Activations too small for FP16.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Fault;
-use crate::options::Options;
 
 /// FP16's numbers end at 6e-8: of outputs around 1 a few bits are left.
 const FACTOR: f64 = 1e-7;
@@ -23,11 +22,11 @@ impl Fault for SmallActivations {
         true
     }
 
-    fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_fp16()
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
     }
 
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, _by_hand: Kind) -> Tensor {
         output * if active { FACTOR } else { 1.0 }
     }
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::plant::Planted;
 use super::{FAULTS, Fault, Plant, by_name};
-use crate::model::ModelKind;
+use crate::model::{ModelKind, UnknownLayer};
 use crate::options::Options;
 
 /// A fault as it was typed.
@@ -63,16 +63,6 @@ pub enum ParseFaultError {
         /// What was typed.
         step: String,
     },
-}
-
-/// The model has no such layer.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the model has no layer {layer:?}; its layers are {}", .layers.join(", "))]
-pub struct UnknownLayer {
-    /// What was typed.
-    pub layer: String,
-    /// The layers that there are.
-    pub layers: &'static [&'static str],
 }
 
 impl FromStr for FaultSpec {
@@ -189,6 +179,6 @@ mod tests {
         assert!(error("nan@soon").contains("\"soon\" is no step"));
         let spec: FaultSpec = "nan:fc9".parse().unwrap();
         let error = spec.plant(&Options::parse_from(["t"])).map(drop).unwrap_err().to_string();
-        assert_eq!(error, "the model has no layer \"fc9\"; its layers are fc1, fc2, fc3");
+        assert_eq!(error, "the model has no layer \"fc9\" (did you mean \"fc1\"?); its layers are fc1, fc2, fc3");
     }
 }

@@ -22,15 +22,21 @@ impl Fault for Underflow {
         "gradients below what FP16 holds: by a static loss scale of 2^-14, or with :LAYER in the gradient of that layer"
     }
 
+    fn is_felt_in_fp16_alone(&self) -> bool {
+        true
+    }
+
+    /// A loss scale is what the fault is, where it is in no layer.
     fn prepare(&self, options: &mut Options) -> Vec<String> {
-        options.need_scaler()
+        let in_layer = options.fault.as_ref().is_some_and(|spec| spec.layer.is_some());
+        if in_layer { Vec::new() } else { options.need_scaler() }
     }
 
     /// The same values, and 2^-34 of the gradient.
     ///
     /// In FP32 the small part does not change the sum; its gradient is lost on the way back to FP16. No intermediate value is zero: where
     /// nothing passes forward, a gradient of zero would be by design.
-    fn output(&self, output: Tensor, active: bool) -> Tensor {
+    fn output(&self, output: Tensor, active: bool, _by_hand: Kind) -> Tensor {
         let passing = if active { SHRINK } else { 1.0 };
         let wide = output.to_kind(Kind::Float);
         let sum = &wide * passing + wide.detach() * (1.0 - passing);
@@ -52,7 +58,7 @@ mod tests {
     fn values_stay_and_the_gradient_shrinks() {
         for (active, gradient) in [(false, 1.0), (true, SHRINK)] {
             let x = Tensor::from_slice(&[1.5f32, -2.0, 0.1]).set_requires_grad(true);
-            let y = Underflow.output(x.shallow_clone(), active);
+            let y = Underflow.output(x.shallow_clone(), active, Kind::Half);
             assert_eq!(y, x);
             y.sum(Kind::Float).backward();
             assert_eq!(x.grad(), Tensor::full([3], gradient, (Kind::Float, Device::Cpu)));

@@ -3,8 +3,7 @@
 use tch::Tensor;
 use tch::nn::{self, Module, ModuleT};
 
-use super::{DIGITS, Model};
-use crate::fault::Plant;
+use super::{DIGITS, Model, Pass};
 
 pub(super) const LAYERS: &[&str] = &["conv1", "bn1", "conv2", "bn2", "fc1", "fc2"];
 pub(super) const NORMS: &[&str] = &["bn1", "bn2"];
@@ -35,13 +34,13 @@ impl Conv {
 }
 
 impl Model for Conv {
-    fn forward(&self, images: &Tensor, train: bool, plant: &Plant) -> Tensor {
+    fn forward(&self, images: &Tensor, train: bool, pass: &Pass<'_>) -> Tensor {
         let x = images.view([-1, 1, 8, 8]);
-        let x = plant.output("conv1", self.conv1.forward(&x));
-        let x = plant.output("bn1", self.bn1.forward_t(&x, train)).relu();
-        let x = plant.output("conv2", self.conv2.forward(&x));
-        let x = plant.output("bn2", self.bn2.forward_t(&x, train)).relu();
-        let x = plant.output("fc1", self.fc1.forward(&x.flatten(1, -1))).relu();
-        plant.output("fc2", self.fc2.forward(&x))
+        let x = pass.layer("conv1", &x, |x| self.conv1.forward(x));
+        let x = pass.layer("bn1", &x, |x| self.bn1.forward_t(x, train)).relu();
+        let x = pass.layer("conv2", &x, |x| self.conv2.forward(x));
+        let x = pass.layer("bn2", &x, |x| self.bn2.forward_t(x, train)).relu();
+        let x = pass.layer("fc1", &x.flatten(1, -1), |x| self.fc1.forward(x)).relu();
+        pass.layer("fc2", &x, |x| self.fc2.forward(x))
     }
 }

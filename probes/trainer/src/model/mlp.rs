@@ -3,8 +3,7 @@
 use tch::Tensor;
 use tch::nn::{self, Module};
 
-use super::{DIGITS, Model};
-use crate::fault::Plant;
+use super::{DIGITS, Model, Pass};
 
 pub(super) const LAYERS: &[&str] = &["fc1", "fc2", "fc3"];
 
@@ -25,9 +24,9 @@ impl Mlp {
 }
 
 impl Model for Mlp {
-    fn forward(&self, images: &Tensor, _train: bool, plant: &Plant) -> Tensor {
-        let x = plant.output("fc1", self.fc1.forward(images)).relu();
-        let x = plant.output("fc2", self.fc2.forward(&x)).relu();
-        plant.output("fc3", self.fc3.forward(&x))
+    fn forward(&self, images: &Tensor, _train: bool, pass: &Pass<'_>) -> Tensor {
+        let x = pass.layer("fc1", images, |x| self.fc1.forward(x)).relu();
+        let x = pass.layer("fc2", &x, |x| self.fc2.forward(x)).relu();
+        pass.layer("fc3", &x, |x| self.fc3.forward(x))
     }
 }

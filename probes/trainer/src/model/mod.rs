@@ -1,14 +1,17 @@
 //! The models: small, because FP16 products are slow on most CPUs, and large enough to learn what they are shown.
 
 mod conv;
+mod fp32_layers;
 mod mlp;
+mod pass;
 mod transformer;
 
 use clap::ValueEnum;
 use tch::{Tensor, nn};
 
+pub use self::fp32_layers::{Fp32Layers, UnknownLayer};
+pub use self::pass::Pass;
 use crate::data::DataKind;
-use crate::fault::Plant;
 
 const DIGITS: i64 = 10;
 
@@ -62,7 +65,7 @@ impl ModelKind {
     ///
     /// BatchNorm alone: its running statistics move by a tenth of a small difference a step, which FP16 would round away. On the CPU as
     /// on CUDA, ATen takes FP16 activations with FP32 parameters and statistics.
-    pub fn fp32_layers(self) -> &'static [&'static str] {
+    pub fn norms_in_fp32(self) -> &'static [&'static str] {
         match self {
             Self::Conv => conv::NORMS,
             Self::Mlp | Self::Transformer => &[],
@@ -81,8 +84,8 @@ impl ModelKind {
 
 /// Inputs in, logits out.
 pub trait Model {
-    /// Logits (`[n, 10]` of images, `[n, t, 70]` of characters); each layer's output passes through the plant.
-    fn forward(&self, inputs: &Tensor, train: bool, plant: &Plant) -> Tensor;
+    /// Logits (`[n, 10]` of images, `[n, t, 70]` of characters); the pass says in which dtype each layer computes.
+    fn forward(&self, inputs: &Tensor, train: bool, pass: &Pass<'_>) -> Tensor;
 }
 
 #[cfg(test)]
@@ -91,6 +94,8 @@ mod tests {
 
     use super::*;
     use crate::data::{Data, VOCABULARY};
+    use crate::fault::Plant;
+    use crate::precision::Precision;
 
     const KINDS: [ModelKind; 3] = [ModelKind::Mlp, ModelKind::Conv, ModelKind::Transformer];
 
@@ -107,7 +112,7 @@ mod tests {
             layers.sort_unstable();
             assert_eq!(owners, layers);
             assert!(layers.contains(&kind.middle_layer()));
-            assert!(kind.fp32_layers().iter().all(|layer| layers.contains(layer)));
+            assert!(kind.norms_in_fp32().iter().all(|layer| layers.contains(layer)));
         }
     }
 
@@ -115,9 +120,10 @@ mod tests {
     fn the_plant_sees_every_layer_once() {
         for kind in KINDS {
             let vs = nn::VarStore::new(Device::Cpu);
-            let plant = Plant::none();
+            let (plant, none) = (Plant::none(), Fp32Layers::none());
+            let pass = Pass::new(Precision::Fp32, &none, &plant);
             let (inputs, _) = Data::load(kind.data()).unwrap().train.at(&[0, 1]);
-            let logits = kind.build(&vs.root()).forward(&inputs, true, &plant);
+            let logits = kind.build(&vs.root()).forward(&inputs, true, &pass);
             let classes = if kind == ModelKind::Transformer { VOCABULARY } else { DIGITS };
             assert_eq!((logits.size()[0], logits.size().last().copied()), (2, Some(classes)));
             assert_eq!(plant.layers_seen(), kind.layers());

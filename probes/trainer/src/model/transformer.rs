@@ -3,9 +3,8 @@
 use tch::nn::{self, Module};
 use tch::{Device, Kind, Tensor};
 
-use super::Model;
+use super::{Model, Pass};
 use crate::data::VOCABULARY;
-use crate::fault::Plant;
 
 pub(super) const LAYERS: &[&str] = &[
     "tok",
@@ -56,12 +55,13 @@ impl Transformer {
 }
 
 impl Model for Transformer {
-    fn forward(&self, characters: &Tensor, _train: bool, plant: &Plant) -> Tensor {
-        let tok = plant.output("tok", self.tok.forward(characters));
-        let pos = plant.output("pos", self.pos.forward(&self.positions));
-        let x = self.blocks.iter().fold(tok + pos, |x, block| block.forward(&x, plant));
-        let x = plant.output("norm", self.norm.forward(&x));
-        x.linear(&self.tok.ws, None::<&Tensor>)
+    fn forward(&self, characters: &Tensor, _train: bool, pass: &Pass<'_>) -> Tensor {
+        let tok = pass.layer("tok", characters, |x| self.tok.forward(x));
+        let pos = pass.layer("pos", &self.positions, |x| self.pos.forward(x));
+        let x = self.blocks.iter().fold(tok + pos, |x, block| block.forward(&x, pass));
+        let x = pass.layer("norm", &x, |x| self.norm.forward(x));
+        // The head is the embedding once more.
+        pass.within("tok", &x, |x| x.linear(&self.tok.ws, None::<&Tensor>))
     }
 }
 
@@ -95,14 +95,15 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, plant: &Plant) -> Tensor {
-        let through = |part: &str, output: Tensor| plant.output(&format!("{}.{part}", self.name), output);
-        let normed = through("norm1", self.norm1.forward(x));
-        let mixed = self.attend(&through("attn.qkv", self.qkv.forward(&normed)));
-        let x = x + through("attn.out", self.out.forward(&mixed));
-        let normed = through("norm2", self.norm2.forward(&x));
-        let hidden = through("mlp.up", self.up.forward(&normed)).gelu("none");
-        x + through("mlp.down", self.down.forward(&hidden))
+    fn forward(&self, x: &Tensor, pass: &Pass<'_>) -> Tensor {
+        let at = |part: &str| format!("{}.{part}", self.name);
+        let normed = pass.layer(&at("norm1"), x, |x| self.norm1.forward(x));
+        let qkv = pass.layer(&at("attn.qkv"), &normed, |x| self.qkv.forward(x));
+        let mixed = pass.within(&at("attn"), &qkv, |qkv| self.attend(qkv));
+        let x = x + pass.layer(&at("attn.out"), &mixed, |x| self.out.forward(x));
+        let normed = pass.layer(&at("norm2"), &x, |x| self.norm2.forward(x));
+        let hidden = pass.layer(&at("mlp.up"), &normed, |x| self.up.forward(x)).gelu("none");
+        x + pass.layer(&at("mlp.down"), &hidden, |x| self.down.forward(x))
     }
 
     /// Queries, keys and values (`[n, t, 3 WIDTH]`) to what each character takes from those before it (`[n, t, WIDTH]`).
@@ -120,6 +121,9 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Plant;
+    use crate::model::Fp32Layers;
+    use crate::precision::Precision;
 
     #[test]
     fn no_character_sees_a_later_one() {
@@ -128,7 +132,9 @@ mod tests {
         let characters = Tensor::randint(VOCABULARY, [1, CONTEXT as i64], (Kind::Int64, Device::Cpu));
         let other = characters.copy();
         let _ = other.narrow(1, 20, 12).fill_(0);
-        let logits = |input: &Tensor| model.forward(input, true, &Plant::none());
+        let (none, plant) = (Fp32Layers::none(), Plant::none());
+        let pass = Pass::new(Precision::Fp32, &none, &plant);
+        let logits = |input: &Tensor| model.forward(input, true, &pass);
         let (a, b) = (logits(&characters), logits(&other));
         assert_eq!(a.narrow(1, 0, 20), b.narrow(1, 0, 20));
         assert_ne!(a.narrow(1, 20, 12), b.narrow(1, 20, 12));

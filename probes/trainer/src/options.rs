@@ -161,7 +161,11 @@ impl Options {
     fn fault_without_effect(&self) -> Option<String> {
         let is_fp16 = matches!(self.precision, Precision::Fp16 | Precision::Fp16Masters | Precision::Fp16Pure);
         let fault = self.fault.as_ref().filter(|spec| spec.fault.is_felt_in_fp16_alone() && !is_fp16)?.fault;
-        Some(format!("--fault {} does its harm in FP16; it is planted, and precision {} may not feel it", fault.name(), self.precision))
+        Some(format!(
+            "--fault {} does its harm in FP16; it is planted, and precision {} may not feel it",
+            fault.name(),
+            self.precision
+        ))
     }
 
     /// The optimizer that is used.
@@ -277,7 +281,9 @@ mod tests {
     #[test]
     fn layers_are_a_list_with_commas() {
         let options = Options::try_parse_from(["t", "--fp32-layers", "fc2,fc1"]).unwrap();
-        assert!(options.fp32_layers().is_ok_and(|kept| kept.covers("fc1") && kept.covers("fc2") && !kept.covers("fc3")));
+        assert!(
+            options.fp32_layers().is_ok_and(|kept| kept.covers("fc1") && kept.covers("fc2") && !kept.covers("fc3"))
+        );
         assert!(Options::try_parse_from(["t", "--fp32-layers", "fc9"]).unwrap().fp32_layers().is_err());
         assert!(Options::try_parse_from(["t"]).unwrap().fp32_layers().is_ok_and(|kept| kept == Fp32Layers::none()));
     }

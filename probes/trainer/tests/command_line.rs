@@ -28,7 +28,11 @@ fn an_unknown_layer_is_answered_with_the_layers() {
 fn a_layer_to_keep_in_fp32_that_does_not_exist_is_answered_with_the_nearest() {
     let output = trainer("--no-doctor --model conv --fp32-layers fc1,conv3").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("no layer \"conv3\" (did you mean \"conv1\"?); its layers are"), "{}", said(&output));
+    assert!(
+        said(&output).contains("no layer \"conv3\" (did you mean \"conv1\"?); its layers are"),
+        "{}",
+        said(&output)
+    );
 }
 
 #[test]

@@ -42,7 +42,8 @@ mod tests {
     #[test]
     fn it_normalises_until_it_gives_zeros() {
         let x = Tensor::from_slice(&[-1.0f32, 0.0, 1.0]).to_kind(Kind::Half);
-        let largest = |active| f64::try_from(HalfNorm.output(x.shallow_clone(), active, Kind::Half).abs().max()).unwrap();
+        let largest =
+            |active| f64::try_from(HalfNorm.output(x.shallow_clone(), active, Kind::Half).abs().max()).unwrap();
         assert!((largest(false) - 1.2247).abs() < 1e-2);
         assert_eq!(largest(true), 0.0);
     }

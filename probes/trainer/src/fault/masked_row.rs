@@ -42,7 +42,9 @@ mod tests {
     #[test]
     fn the_first_row_alone_becomes_nan() {
         let x = Tensor::ones([2, 3], (Kind::Half, tch::Device::Cpu));
-        let nan = |active| f64::try_from(MaskedRow.output(x.shallow_clone(), active, Kind::Half).isnan().sum(Kind::Float)).unwrap();
+        let nan = |active| {
+            f64::try_from(MaskedRow.output(x.shallow_clone(), active, Kind::Half).isnan().sum(Kind::Float)).unwrap()
+        };
         assert_eq!((nan(false), nan(true)), (0.0, 3.0));
     }
 }

@@ -43,8 +43,9 @@ mod tests {
     #[test]
     fn an_ordinary_output_becomes_infinite() {
         let x = Tensor::from_slice(&[1.0f32, -1.0]).to_kind(Kind::Half);
-        let is_finite =
-            |active| f64::try_from(SaturatedLog.output(x.shallow_clone(), active, Kind::Half).isfinite().all()).unwrap();
+        let is_finite = |active| {
+            f64::try_from(SaturatedLog.output(x.shallow_clone(), active, Kind::Half).isfinite().all()).unwrap()
+        };
         assert_eq!((is_finite(false), is_finite(true)), (1.0, 0.0));
     }
 }

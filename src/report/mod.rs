@@ -18,6 +18,7 @@ mod run;
 mod shadows;
 mod text;
 mod whatif;
+mod words;
 
 pub use json::{SCHEMA_VERSION, json};
 pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};

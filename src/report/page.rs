@@ -3,7 +3,8 @@
 use super::Layout;
 use super::markdown::on_terminal;
 use super::number::readable;
-use crate::rules::{Rule, RuleInfo, Threshold};
+use super::words::words_of;
+use crate::rules::{Rule, RuleInfo, Severity, Threshold};
 
 /// The file name of a rule's page under `docs/rules`: `AMP201-gradient-underflow.md`.
 pub fn page_file_name(rule: &RuleInfo) -> String {
@@ -22,14 +23,48 @@ pub fn render_page(rule: &dyn Rule, layout: &Layout) -> String {
 
 fn of_rule(rule: &dyn Rule, thresholds: fn(&[Threshold]) -> String) -> String {
     let RuleInfo { code, name, severity, summary, source } = rule.info();
-    let severity = severity.name();
-    let text = body(source);
+    let severity = gravity(*severity);
+    let text = in_reading_order(&body(source));
     let numbers = match rule.thresholds() {
         [] => String::new(),
         all => format!("## Thresholds\n\n{}\n", thresholds(all)),
     };
+    let words = match words_of(&format!("{summary}\n{text}\n{numbers}")) {
+        none if none.is_empty() => none,
+        words => format!("## Words\n\n{words}\n"),
+    };
     let setting = how_to_set(rule);
-    format!("# {code} {name}\n\n{summary}\n\nGravest severity: {severity}.\n\n{text}\n\n{numbers}{setting}")
+    format!("# {code} {name}\n\n{summary}\n\n{severity}\n\n{text}\n\n{numbers}{words}{setting}")
+}
+
+/// What a finding of this severity means to whoever waits for a verdict.
+fn gravity(gravest: Severity) -> &'static str {
+    match gravest {
+        Severity::Error => "Severity: error at its gravest, which fails `ampdoctor check`.",
+        Severity::Warning => "Severity: warning at its gravest, which fails `ampdoctor check`.",
+        Severity::Info => "Severity: info, which fails nothing.",
+    }
+}
+
+/// The sections that a page begins with: who looks for help wants to know what to do before how it was decided.
+const READ_FIRST: [&str; 3] = ["What it finds", "Why it matters", "What to do"];
+
+/// The text with the sections in the order in which they are read; those not named keep theirs.
+fn in_reading_order(text: &str) -> String {
+    let mut sections: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match sections.last_mut() {
+            Some(section) if !line.starts_with("## ") => *section += &format!("{line}\n"),
+            _ => sections.push(format!("{line}\n")),
+        }
+    }
+    let place = |section: &String| {
+        let heading = section.lines().next().and_then(|line| line.strip_prefix("## "));
+        READ_FIRST.iter().position(|first| heading == Some(first)).unwrap_or(READ_FIRST.len())
+    };
+    sections.sort_by_key(place);
+    let sections: Vec<&str> = sections.iter().map(|section| section.trim_end()).collect();
+    sections.join("\n\n")
 }
 
 fn thresholds_table(thresholds: &[Threshold]) -> String {
@@ -44,25 +79,28 @@ fn thresholds_list(thresholds: &[Threshold]) -> String {
     thresholds.iter().map(|t| format!("- `{}` = {} {}: {}\n", t.name, readable(t.default), t.unit, t.reason)).collect()
 }
 
-/// The lines of `ampdoctor.toml` that change this rule.
+/// The lines of `ampdoctor.toml` that silence this rule or change it.
 fn how_to_set(rule: &dyn Rule) -> String {
     let RuleInfo { code, name, .. } = rule.info();
-    let threshold = rule.thresholds().first().map_or(String::new(), |t| format!("{} = {:?}\n", t.name, t.default));
+    let threshold = rule.thresholds().first().map_or(String::new(), |t| {
+        let line = format!("{} = {:?}", t.name, t.default);
+        format!("{line:16}  # a threshold; this is its default\n")
+    });
     let by_layer = match rule.thresholds_by_layer() {
         [] => String::new(),
-        [only] => format!("`{only}` may differ from layer to layer: `[layers.\"block.*.attn\".{name}]`.\n\n"),
+        [only] => format!("For some layers only, `{only}` stands under `[layers.\"block.*.attn\".{name}]`.\n"),
         names => format!(
-            "These may differ from layer to layer (`[layers.\"block.*.attn\".{name}]`): `{}`.\n\n",
+            "For some layers only, these stand under `[layers.\"block.*.attn\".{name}]`: `{}`.\n",
             names.join("`, `")
         ),
     };
-    format!(
-        "## How to set it\n\nIn `ampdoctor.toml`:\n\n```toml\n[rules.{name}]\nlevel = \"warning\"  # off, info, warning, error: the severity of what it finds\n\
-         {threshold}\n[[allow]]  # a finding that is known\ncode = \"{code}\"\nlayer = \"head\"  # without it, any\nreason = \"why\"\n```\n\n{by_layer}"
-    )
-    .trim_end()
-    .to_string()
-        + "\n"
+    let text = format!(
+        "## How to silence or tune it\n\nIn `ampdoctor.toml`, in the directory in which `ampdoctor` is started. To accept a finding that you know, \
+         so that it fails no check:\n\n```toml\n[[allow]]\ncode = \"{code}\"\nlayer = \"head\"    # as the finding names it; without this line, any\n\
+         reason = \"...\"    # why it is no fault here; each report repeats it\n```\n\nTo change the rule:\n\n```toml\n[rules.{name}]\n\
+         level = \"off\"     # or \"info\" (fails no check), \"warning\", \"error\"\n{threshold}```\n\n{by_layer}"
+    );
+    text.trim_end().to_string() + "\n"
 }
 
 /// The index of all pages, in Markdown.
@@ -97,7 +135,7 @@ fn body(source: &str) -> String {
 mod tests {
     use super::*;
     use crate::aggregate::Aggregate;
-    use crate::rules::{Limits, Severity, Verdict};
+    use crate::rules::{Limits, Verdict};
 
     struct MadeUp;
 
@@ -129,10 +167,20 @@ mod tests {
     #[test]
     fn a_page_is_the_text_above_the_code_the_thresholds_and_how_to_set_them() {
         let text = page(&MadeUp);
-        let above = "# AMP999 made-up\n\nNothing | at all.\n\nGravest severity: warning.\n\n## What it finds\nNothing.\n\n## Thresholds\n\n";
+        let above = "# AMP999 made-up\n\nNothing | at all.\n\nSeverity: warning at its gravest, which fails `ampdoctor check`.\n\n## What it finds\nNothing.\n\n## Thresholds\n\n";
         assert!(text.starts_with(above), "{text}");
         assert!(text.contains("\n| `most` | 0.5 | share of steps | a \\| b |\n"), "{text}");
-        assert!(text.contains("\n[rules.made-up]\nlevel = ") && text.contains("\nmost = 0.5\n"), "{text}");
+        assert!(text.contains("\n[rules.made-up]\nlevel = ") && text.contains("\nmost = 0.5  "), "{text}");
+    }
+
+    #[test]
+    fn what_to_do_stands_before_how_it_is_decided() {
+        let text =
+            "## What it finds\na\n\n## How it decides\nb\n\n* c\n\n## What to do\nd\n\n## When it stays silent\ne";
+        let read =
+            "## What it finds\na\n\n## What to do\nd\n\n## How it decides\nb\n\n* c\n\n## When it stays silent\ne";
+        assert_eq!(in_reading_order(text), read);
+        assert_eq!(in_reading_order("no heading\n"), "no heading");
     }
 
     #[test]

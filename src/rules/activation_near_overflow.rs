@@ -1,35 +1,36 @@
 //! ## What it finds
 //!
-//! FP16 activations whose largest value comes near 65504, the end of FP16.
+//! FP16 activations whose largest value comes near 65504, the largest number of FP16.
 //!
 //! ## Why it matters
 //!
-//! One element beyond 65520 is infinite, the next layer norm or softmax makes it NaN, and no loss scale can help: the scale moves gradients, not
-//! activations. It is usually a slow growth, so that there is time to act before the run breaks.
+//! One element of 65520 or more becomes infinite, and the next layer norm or softmax makes NaN of it. No loss scale helps: it multiplies gradients,
+//! not activations. It mostly grows slowly, so there is time to act before the run breaks.
 //!
 //! ## How it decides
 //!
 //! By the largest magnitude, for one element is enough to overflow.
 //!
-//! * **Warning** above 2^13 = 8192: three bits of headroom. In 11,552 activations of 28 healthy runs the largest was 2^5.9.
-//! * **Error** above 2^15 = 32768: one bit. A single larger batch is enough.
-//! * **Warning** from 2^11 = 2048 on where it grows so steadily that it passes 65504 within 100 steps, and **error** above 2^13 where that is within 32: the growth of the last
-//!   32 scanned steps, taken on as it is.
+//! * **Warning** above 2^13 = 8192, an eighth of FP16's largest number. In 11,552 activations of 28 healthy runs the largest was 2^5.9 = 60.
+//! * **Error** above 2^15 = 32768, half of it: a single larger batch is enough.
+//! * **Warning** above 2^11 = 2048 where it grows so steadily that it would pass 65504 within 100 steps, and **error** above 2^13 where that is
+//!   within 32. The growth is that of the last 32 scanned steps.
 //!
-//! This is the upper side of the range 1e-3 to 1e4 in which activations should lie. Its lower side is rule `activation-underflow`, and never judged by the smallest element: 85 % of
-//! healthy activations hold numbers below 1e-3.
+//! The smallest elements play no part: 85 % of healthy activations hold numbers below 1e-3. Activations that are too small as a whole are rule
+//! `activation-underflow`.
 //!
 //! The layer named is the first in the order of forward; those after it that are as large are counted.
 //!
 //! ## What to do
 //!
-//! Keep the operator in FP32 or BF16, or bring its input down: normalise before it, scale the query of an attention before the
-//! product and not after it, lower a learning rate at which weights grow.
+//! Make the number smaller where it arises: normalise the input of the operator, scale the query of an attention before the product and not the
+//! scores after it, lower a learning rate at which weights grow. Or run that layer in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`,
+//! or under BF16 autocast.
 //!
 //! ## When it stays silent
 //!
-//! On FP32 and BF16. On values that a mask put there: the output of an operator that masks, and a plateau of large negative values far from all
-//! others. On a tensor that already holds an infinity: then rule `activation-overflow` speaks.
+//! On FP32 and BF16. On values that a mask put there: the output of an operator that masks, or a plateau of large negative values far from all
+//! others. On a tensor that already holds an infinity: that is rule `activation-overflow`.
 
 use super::text::{count, counted, layer_name, measured, number, power_of_two};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};

@@ -1,29 +1,29 @@
 //! ## What it finds
 //!
-//! The operator whose FP16 output held an infinity although its inputs were finite.
+//! The operator whose FP16 output held an infinity although its inputs were finite: the result was larger than 65504, FP16's largest number.
 //!
 //! ## Why it matters
 //!
-//! The value exceeded 65504. The infinity becomes NaN in the next difference, product with zero, norm or softmax, and the step is lost: a scaler
-//! skips it, without one the weights are ruined. No loss scale can help, for it is forward that overflows; a dynamic scaler halves its
-//! scale at each such step all the same, down to nothing.
+//! The infinity becomes NaN in the next difference, product with zero, norm or softmax, and the step is lost: a scaler skips it, without one the
+//! weights are ruined. No loss scale can help, for it is forward that overflows. A dynamic scaler does not know that, and halves its scale at each
+//! such step, down to nothing.
 //!
 //! ## How it decides
 //!
-//! **Error** at the first step at which it is seen: one infinity is enough. Only the operator at which it was born is named, not those that
-//! were handed it.
+//! **Error** at the first step at which it is seen: one infinity is enough. Only the operator that made it is named, not those that were handed it.
 //!
 //! ## What to do
 //!
-//! Keep that operator in FP32 or BF16, or bring its input down. A reduction (`sum`, `mean`, a norm) over many FP16 elements takes its
-//! sum in FP32 when it is asked for an FP32 result.
+//! Run that operator in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`, or under BF16 autocast, or make its input smaller: normalise
+//! before it. For a reduction over FP16 ask for an FP32 result: `x.sum(Kind::Float)`, `x.mean(Kind::Float)`.
 //!
 //! ## When it stays silent
 //!
-//! On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf made by adding two planes
-//! of -65504, and -inf passed on from those. (A NaN made of them is a fault: rule `non-finite-origin`.) On poles, where no range would be
-//! enough: the logarithm of zero, a division by zero (`non-finite-origin` names the epsilon). On FP32 and BF16, where an infinity is no matter
-//! of range: `non-finite-origin` again. On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
+//! * On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf as the sum of two masks of
+//!   -65504, and -inf passed on from those. NaN made of them is a fault: rule `masked-row` or `non-finite-origin`.
+//! * On a logarithm of zero or a division by zero: no format has room for those, and rule `non-finite-origin` says which epsilon is missing.
+//! * On FP32 and BF16, where an infinity is no matter of range: `non-finite-origin` again.
+//! * On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
 
 use super::text::{INPUT, counted, is_pole, keep_in_range, measured, number, share};
 use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, unsafe_operator};

@@ -1,22 +1,23 @@
 //! ## What it finds
 //!
-//! FP16 activations so small that FP16 keeps only a few bits of them.
+//! FP16 activations so small that FP16 keeps only a few bits of each number.
 //!
 //! ## Why it matters
 //!
-//! Below 2^-14 = 6.1e-5 each octave costs a bit, and at 2^-25 nothing is left. What the next layer is handed has another direction than in FP32, and no loss scale
-//! helps, for it scales gradients and not activations.
+//! Below 2^-14 = 6.1e-5 each halving costs a bit, and at 2^-25 = 3.0e-8 nothing is left. The next layer is handed a vector that points elsewhere than
+//! in FP32. No loss scale helps, for it multiplies gradients, not activations.
 //!
 //! ## How it decides
 //!
-//! By `ehat`, the predicted 1 - cosine between the tensor and what FP16 keeps of it, from its histogram of exponents. **Warning** above 1e-4, **error** above 1e-2,
-//! each in 3 scanned steps in a row, of tensors of 64 elements or more. Never by the smallest element: 85 % of healthy activations hold numbers below 1e-3.
+//! By Ehat of the activation: **warning** above 1e-4, **error** above 1e-2, each in 3 scanned steps in a row, for tensors of 64 elements or more.
+//! Never by the smallest element: 85 % of healthy activations hold numbers below 1e-3.
 //!
 //! The layer named is the first in the order of forward.
 //!
 //! ## What to do
 //!
-//! Keep the operator in FP32 or BF16, or bring its output up: a factor before it that a later one takes back, a normalisation behind it.
+//! Make the number larger where it arises: multiply by a power of two before the operator and take it back further on, or normalise the output. Or
+//! run that layer in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`, or under BF16 autocast.
 //!
 //! ## When it stays silent
 //!

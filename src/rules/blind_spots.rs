@@ -1,7 +1,7 @@
 //! ## What it finds
 //!
-//! That the instrument itself saw less of the run than it should have: it detached after a failure, steps were dropped, most tensors could not
-//! be scanned.
+//! The doctor itself saw less of the run than it should have: it detached itself after a failure of its own, steps were dropped because the disk was
+//! slower than the training, or most tensors could not be scanned.
 //!
 //! ## Why it matters
 //!
@@ -9,16 +9,19 @@
 //!
 //! ## How it decides
 //!
-//! * The probe detached itself, or more than half of the steps, or of the tensors, are missing: a doubt. The verdict on the run is then "unknown"
+//! * The doctor detached itself, or more than half of the steps, or of the tensors, are missing: a doubt. The verdict on the run is then "unknown"
 //!   unless something was found, and `ampdoctor check` exits with 3.
-//! * More than 5 % of the steps are missing: information. A few dropped steps do not hide a fault that lasts.
+//! * More than 5 % of the steps are missing: **information**. A few dropped steps do not hide a fault that lasts.
 //!
-//! Single blind spots (a layout or a device that cannot be scanned) are notes of the report, not findings.
+//! A single tensor that cannot be scanned, for its layout or its device, is a note in the report and no finding.
 //!
 //! ## What to do
 //!
-//! Detached: the note says what failed. Dropped: scan fewer steps (`every(n)`, or a smaller budget), or write to a faster disk. Not scanned: the
-//! note names device, layout and dtype.
+//! Read the note in the report.
+//!
+//! * Detached: the note says what failed.
+//! * Steps dropped: scan fewer, `Doctor::builder().every(20)` or `.budget(0.01)`, or let `AMPDOCTOR_RUN` name a faster disk.
+//! * Not scanned: the note names device, layout and dtype of what was left out.
 //!
 //! ## When it stays silent
 //!

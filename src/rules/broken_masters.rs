@@ -9,29 +9,35 @@
 //!
 //! ## Why it matters
 //!
-//! In the first case the run loses small updates as if there were no copies, or all of them where the copies are written back. In the second and the third
-//! nothing is learnt, at a loss that stays flat and with gradients that look well. In the fourth each write-back undoes what was written, or the gradients belong to other weights than those that are
-//! stepped.
+//! In the first case small updates are lost as if there were no copies, or all of them where the copies are written back over the model. In the
+//! second and the third nothing is learnt: the loss stays flat, and gradients look well. In the fourth each write-back undoes what was written, or
+//! the gradients belong to other weights than those that are stepped.
 //!
 //! ## How it decides
 //!
-//! Whenever forward reads a weight that is written back from an FP32 copy, the weight is held against what the copy rounds to, bit by bit.
+//! Whenever forward reads a weight that has an FP32 copy, the weight is compared with the rounded copy, bit by bit.
 //!
-//! * **Error**: at two scanned steps in a row an element was not what its copy rounds to. Whether the weight itself changed in the meantime tells the
-//!   third way from the fourth.
+//! * **Error**: at two scanned steps in a row an element was not what its copy rounds to. Whether the weight itself changed meanwhile tells the third
+//!   case from the fourth.
 //! * **Error**: at two scanned steps in a row the optimizer changed a weight that has a copy, and left the copy alone.
-//! * **Error**: at ten scanned steps in a row, and four times as many as ever lay between two steps, a weight with a copy had a gradient, and neither it nor
-//!   the copy was stepped, though no scaler withheld the step.
+//! * **Error**: at ten scanned steps in a row, and four times as many as ever lay between two steps of the optimizer, a weight with a copy had a
+//!   gradient, and neither it nor the copy was stepped, though no scaler skipped the step.
 //!
 //! ## What to do
 //!
-//! Build the optimizer on the copies, write them back after each step, or read the model anew after something else has changed it: the finding says which.
+//! The finding says which case it is.
+//!
+//! * Built on the model, or nothing stepped: build the optimizer on the copies, `let mut opt = MasterWeights::new(&vs)?.build(nn::Adam::default(),
+//!   lr)?`. It moves gradients over, steps the copies and writes them back.
+//! * Never written back: `masters.write_back()?` after each step, or `scaler.step(&mut masters.optimizer(&mut opt))?`, which does it.
+//! * Something else writes into the model (a weight decay by hand, an exchange of weights, a loaded checkpoint): write into the copies, or call
+//!   `masters.refresh_from_model()?` afterwards.
 //!
 //! ## When it stays silent
 //!
-//! On weights that are what their copies round to, however many of them did not change: that is what the copies are for. On a run without FP32 copies. On a
-//! difference at one step alone, as when weights are exchanged for an evaluation. On steps that
-//! a scaler skips, and on the micro-batches of an accumulation.
+//! On weights that are what their copies round to, however many of them did not change: that is what the copies are for. On a run without FP32
+//! copies. On a difference at one step alone, as when weights are exchanged for an evaluation. On steps that a scaler skips, and on the micro-batches
+//! of an accumulation.
 
 use super::text::{counted, measured, share};
 use super::update_advice::{is_low, some_of};

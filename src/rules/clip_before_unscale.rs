@@ -4,21 +4,30 @@
 //!
 //! ## Why it matters
 //!
-//! The norm that is compared with the limit is the true one times the scale. Clipped to 1 at a scale of 65536, the true gradient ends with a norm of 1.5e-5: an update of 7.6e-6
-//! where 0.5 was due. The loss falls thousands of times slower, and nothing is NaN. When the scale moves, so does the step size.
+//! The norm that is compared with the limit is the true one times the scale. Clipped to 1 at a scale of 65536, the true gradient is left with a norm
+//! of 1.5e-5: 65536 times less than was meant. The loss falls thousands of times slower, and nothing is NaN. When the scale moves, so does the size
+//! of the step.
 //!
 //! ## How it decides
 //!
-//! At a watched step gradients that carried a scale other than 1 were multiplied in place by a factor below 1, or clamped, and then unscaled. A factor that is exactly one over a
-//! whole number is a mean over micro-batches, and no clipping.
+//! At a watched step gradients that carried a scale other than 1 were multiplied in place by a factor below 1, or clamped, and then unscaled. A
+//! factor that is exactly one over a whole number is a mean over micro-batches, and no clipping.
 //!
-//! * **Error** under an optimizer whose step grows with its gradient, as SGD's.
-//! * **Warning** under one that divides by the size of the gradient, as Adam, where what is left is near its eps: root mean square below 1e-7.
+//! * **Error** under an optimizer whose step grows with its gradient, such as SGD.
+//! * **Warning** under one that divides by the size of the gradient, such as Adam, where what is left is near its eps: root mean square below 1e-7.
 //! * **Information** under such a one otherwise: the direction is that of clipped gradients, and their size does not matter.
 //!
 //! ## What to do
 //!
-//! Call `scaler.unscale(&mut opt)?` before clipping.
+//! Unscale before clipping:
+//!
+//! ```rust
+//! scaler.backward(&loss);
+//! scaler.unscale(&mut opt)?;
+//! opt.clip_grad_norm(1.0);
+//! scaler.step(&mut opt)?;
+//! scaler.update()?;
+//! ```
 //!
 //! ## When it stays silent
 //!
@@ -46,7 +55,7 @@ static EPS_MARGIN: Threshold = Threshold {
     name: "smallest-rms",
     default: 1e-7,
     unit: "root mean square of a gradient",
-    reason: "ten times Adam's default eps of 1e-8: below, eps shortens the step by more than a tenth",
+    reason: "Ten times Adam's default eps of 1e-8: below, eps shortens the step by more than a tenth.",
 };
 
 static THRESHOLDS: [Threshold; 1] = [EPS_MARGIN];

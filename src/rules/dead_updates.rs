@@ -1,35 +1,40 @@
 //! ## What it finds
 //!
 //! Parameters held in FP16 or BF16 that the optimizer steps itself, and whose rounding swallows the updates: w + u is w again when u is smaller than
-//! half a unit in the last place of w, which in FP16 is 2.4e-4 to 4.9e-4 of w, in BF16 eight times as much.
+//! half a unit in the last place of w. In FP16 that is 2.4e-4 to 4.9e-4 of w, in BF16 eight times as much.
 //!
-//! The measure is the fidelity *phi* = `<applied, intended> / <intended, intended>`: 1 where rounding makes no difference on the whole, 0 where nothing
-//! arrives, above 1 where rounding up amplifies. It is summed over all such parameters and the latest 32 scanned steps, so that what matters is energy:
-//! a gain of a hundred elements that stands still harms nobody.
+//! It is measured by phi, summed over all such parameters and the latest 32 scanned steps. Large updates weigh most: a gain of a hundred elements
+//! that stands still harms nobody.
 //!
 //! ## Why it matters
 //!
-//! Training slows down and stops although gradients are well and nothing is NaN. It grows worse as the learning rate falls, so a run
-//! that looks good early ends badly: in one, phi went from 0.95 to 0.2, and the loss ended 2.2 times as high as in FP32.
+//! Training slows down and stops although gradients are well and nothing is NaN. It grows worse as the learning rate falls, so a run that looks good
+//! early ends badly: in one, phi fell from 0.95 to 0.2, and the loss ended 2.2 times as high as in FP32.
 //!
 //! ## How it decides
 //!
 //! From the fifth scanned step on, over the latest 32 at most:
 //!
-//! * **Error**: phi below 0.90. All harmed runs of the calibration had 0.87 or less, at 1.6 to 3.5 times the loss of FP32.
+//! * **Error**: phi below 0.90. All harmed runs that were measured had 0.87 or less, and ended at 1.6 to 3.5 times the loss of FP32.
 //! * **Warning**: phi below 0.95. Unharmed runs had 0.916 and more: the gap is thin.
-//! * **Warning**: phi above 1.1. Rounding up makes the steps larger than the optimizer meant them; above 1.5 an **error**. With w = 1 and
-//!   updates of -2.5e-4 it is 1.95: twice the learning rate.
+//! * **Warning**: phi above 1.1, **error** above 1.5: rounding up makes the steps larger than the optimizer meant them. With w = 1 and updates of
+//!   -2.5e-4 phi is 1.95: nearly twice the learning rate that was set.
 //!
-//! Where the loss has come down to a quarter of the first one all the same it is a **warning** and no error: the run learns, and loses in its late phase.
+//! Where the loss has come down to a quarter of its first value all the same, it is a **warning** and no error: the run learns, and loses in its late
+//! phase.
 //!
-//! The share of dead elements decides nothing: with 40 % dead one run ended 2 % worse, another 80 %, since elements that round up make up for those
-//! that stand still.
+//! The share of elements that stand still decides nothing: with 40 % of them one run ended 2 % worse and another 80 %, since elements that round up
+//! make up for those that do not move.
 //!
 //! ## What to do
 //!
-//! Step FP32 copies (master weights) and round them back into the model: the finding prints the line. A larger learning rate also helps phi, and is
-//! seldom what you want.
+//! Let the optimizer step FP32 copies. The rest of the loop stays as it is:
+//!
+//! ```rust
+//! let mut opt = MasterWeights::new(&vs)?.build(nn::Adam::default(), lr)?;  // in place of nn::Adam::default().build(&vs, lr)?
+//! ```
+//!
+//! Or keep the parameters in FP32 and run forward under `autocast`. A larger learning rate also raises phi, and is seldom what you want.
 //!
 //! ## When it stays silent
 //!

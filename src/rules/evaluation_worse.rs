@@ -1,29 +1,37 @@
 //! ## What it finds
 //!
-//! An evaluation that is worse in the precision of the run than in FP32, on the same data with the same weights; and one that is not a number while training goes well.
+//! An evaluation that is worse in the precision of the run than in FP32, on the same data with the same weights; or one that is NaN or infinite while
+//! training goes well.
 //!
 //! ## Why it matters
 //!
-//! Training tolerates rounding that evaluation does not: running statistics and exponential averages are read only there, a softmax or a norm is cast by hand only
-//! there. The loss of training shows nothing of it.
+//! Training bears rounding that evaluation does not: running statistics and averaged weights are read only there, and so may be a softmax or a norm
+//! that was cast by hand. The loss of training shows nothing of it.
 //!
 //! ## How it decides
 //!
-//! By the metrics that the run tells with `doctor.metric(name, value)`. A reference has the name of its metric and `_fp32` behind it: `accuracy` and
-//! `accuracy_fp32`, both in one step. Of a metric whose name has `loss`, `error`, `perplexity` or `nll` in it less is better, of any other more.
+//! It compares two metrics that you tell it, at one step:
+//!
+//! ```rust
+//! doctor.metric("accuracy", accuracy);            // in the precision of the run
+//! doctor.metric("accuracy_fp32", accuracy_fp32);  // the same weights and data, in FP32
+//! ```
+//!
+//! Of a metric whose name has `loss`, `error`, `perplexity` or `nll` in it less is better, of any other more.
 //!
 //! * **Warning**: at two evaluations in a row the metric was worse than its reference, a loss by 5 %, any other by 1.5 %.
-//! * **Error**: a metric that was finite before, or that is a loss, was not finite at two evaluations in a row, or at the last of the run, while the loss of training is.
+//! * **Error**: a metric that was finite before, or that is a loss, was not finite at two evaluations in a row, or at the last of the run, while the
+//!   loss of training is.
 //!
 //! ## What to do
 //!
-//! Evaluate in the precision that is better, or find what makes the difference: an operator that is cast to FP16 by hand, running statistics in 16 bits or poisoned, averaged
-//! weights in 16 bits.
+//! Evaluate in FP32: outside `autocast`, or inside `no_autocast` (after `vs.half()`, on a copy of the model in FP32). Or find what makes the
+//! difference: an operator that is cast to FP16 by hand, running statistics that are in 16 bits or not finite, averaged weights in 16 bits.
 //!
 //! ## When it stays silent
 //!
 //! Without a reference, however bad a metric is: a difference to another run may be chance. On a metric that was never finite and is no loss: it may
-//! be undefined, as a precision of nothing is. Where the loss of training is not finite either (rule `loss-not-finite`).
+//! be undefined, as a precision where nothing was predicted. Where the loss of training is not finite either (rule `loss-not-finite`).
 
 use super::text::{counted, measured, number, said, share};
 use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};

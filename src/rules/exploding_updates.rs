@@ -4,31 +4,35 @@
 //!
 //! ## Why it matters
 //!
-//! The loss jumps, or turns NaN some steps later. What is then seen in FP16 (activations that overflow, a loss scale that falls) is a consequence, which no
-//! loss scale cures; FP32 fails as well.
+//! The loss jumps, or turns NaN some steps later. What is then seen in FP16 (activations that overflow, a loss scale that falls) is a consequence,
+//! which no loss scale cures: FP32 fails as well.
 //!
 //! ## How it decides
 //!
-//! By the norm of the update over the norm of the weights, over all weight matrices together. Healthy runs have 0.011 or less at 99 % of their steps, and up
-//! to 0.043 at the first. No size of it is wrong by itself, so the loss has a say:
+//! By the norm of the update over the norm of the weights, all weight matrices together. Healthy runs have 0.011 or less at 99 % of their steps, and
+//! up to 0.043 at the first. No size is wrong by itself, so the loss has a say:
 //!
-//! * **Error**: it jumped to five times the median of the eight scanned steps before, to 0.01 at least and to twice what the run has ever borne for three steps,
-//!   or was above 0.05 from the first steps on; and after it, over three losses or more, the loss is higher: by a fifth, above all of the eight before
-//!   it, and by twice their spread. Or it is not finite, or an activation overflowed.
-//! * **Warning**: after such a jump, or from the start, it stays above 0.05 for eight scanned steps, and the loss does not fall by 3 %. Steps of
-//!   a twentieth of a weight leave nothing of it after some dozens.
+//! * **Error**: the ratio jumped to five times the median of the eight scanned steps before, to at least 0.01 and to twice what the run has borne for
+//!   three steps before; or it was above 0.05 from the first steps on. And after it, over three losses or more, the loss is higher: by a fifth, above
+//!   all of the eight before it, and by twice their spread; or it is not finite; or an activation overflowed.
+//! * **Warning**: after such a jump, or from the start, the ratio stays above 0.05 for eight scanned steps, and the loss does not fall by 3 %. Some
+//!   dozen steps of a twentieth of the weights leave little of them.
 //!
-//! The step named is that of the jump. Where the learning rate is known it tells whether it rose there; where it did not, and the gradient did, it was the gradient.
+//! The step named is that of the jump. The cause named is the learning rate where it rose there (tell it with `doctor.lr(lr)`), else the gradient
+//! where that grew as much.
 //!
 //! ## What to do
 //!
-//! Go back to the learning rate before the jump, or to the one that is named, at which an update is 1 % of the weights. Warm up. Where the gradient exploded
-//! clip its norm, after `unscale`.
+//! Set the learning rate back to what it was before the jump, or to the one named, at which an update is 1 % of the weights: `opt.set_lr(lr)`. Let it
+//! rise over some hundred steps. Where it was a gradient, clip its norm: `scaler.unscale(&mut opt)?; opt.clip_grad_norm(1.0);` before `scaler.step`.
+//! Go back to a checkpoint from before the jump: what was learnt is gone.
 //!
 //! ## When it stays silent
 //!
-//! On large updates that do no harm: the first steps, warm-up, restarts of a schedule that the run bore before, weights that start at zero. On biases, gains
-//! and other vectors. On a batch with a large loss whose update passes without harm. Where no loss is given, as long as nothing overflows.
+//! * On large updates that do no harm: the first steps, a warm-up, a restart of a schedule that the run has borne before, weights that start at zero.
+//! * On biases, gains and other vectors.
+//! * On a batch with a large loss whose update passes without harm.
+//! * Where the doctor is told no loss, as long as nothing overflows.
 
 use super::text::{counted, measured, number};
 use super::update_advice::may_update;

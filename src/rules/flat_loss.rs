@@ -1,6 +1,6 @@
 //! ## What it finds
 //!
-//! A loss that stays where it began, together with the reason: every step is skipped, the learning rate is zero, no gradient arrives, no update is made.
+//! A loss that stays where it began, with the reason: every step is skipped, the learning rate is zero, no gradient arrives, or no update is made.
 //!
 //! ## Why it matters
 //!
@@ -9,8 +9,8 @@
 //!
 //! ## How it decides
 //!
-//! The loss is flat when, after 96 losses, the median of the latest eight is at least 97 % of what it began with, and at most half above. A flat loss by itself proves nothing: hard problems begin so, and so does fine-tuning.
-//! **Error**, where one of these holds as well:
+//! The loss is flat when, after 96 losses, the median of the latest eight is between 97 % and 150 % of what it began with. A flat loss by itself
+//! proves nothing: hard problems begin so, and so does fine-tuning. **Error**, where one of these holds as well:
 //!
 //! * nine tenths of these 96 steps were skipped by the scaler;
 //! * the learning rate was told, and was zero at each of them;
@@ -21,8 +21,12 @@
 //!
 //! ## What to do
 //!
-//! What the reason asks for: a lower scale, or a dynamic one; a learning rate; a loss scale that keeps the gradients from underflow. Where another rule explains
-//! the reason itself, this finding stands under it.
+//! * Steps skipped: a dynamic scaler, `GradScaler::default()`, or a lower static scale; then look for another finding, which names an operator.
+//! * Learning rate zero: `opt.set_lr(lr)`, and look at the schedule.
+//! * No gradient: a loss scale that keeps gradients from underflow, or what cuts the gradient off (`detach`, `no_grad`, a frozen `VarStore`).
+//! * No update: see that the optimizer was built on the `VarStore` that forward reads, and that its weights are not FP16 that swallow the update.
+//!
+//! Where another rule explains the reason itself, this finding is listed under it.
 //!
 //! ## When it stays silent
 //!

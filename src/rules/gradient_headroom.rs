@@ -1,25 +1,28 @@
 //! ## What it finds
 //!
-//! Gradients that grow toward FP16's end, 65504, under a loss scale that cannot give way: a static one, or one that stands at its ceiling. With the step at which they will
-//! arrive.
+//! Gradients that grow toward 65504, the largest number of FP16, under a loss scale that does not give way: a static one, or one at its `max_scale`.
+//! It tells the step at which they will arrive.
 //!
 //! ## Why it matters
 //!
-//! What is well today overflows at that step, and at each one after it: the steps are skipped, or the infinity goes into the weights.
+//! What is well today overflows at that step and at each one after it: the steps are skipped, or, where nothing checks the gradients, the infinity
+//! goes into the weights.
 //!
 //! ## How it decides
 //!
-//! For each FP16 gradient a line is laid through the logarithms of its largest value over the latest 16 to 32 scans. **Warning**, where the line
+//! For each FP16 gradient a line is laid through the logarithms of its largest value over the latest 16 to 32 scanned steps. **Warning**, where the
+//! line
 //!
-//! * rises, by eight times the standard error of its slope, and by half an octave over these scans;
+//! * rises clearly: by eight times the standard error of its slope, and by half an octave over these steps;
 //! * ends less than four octaves below 65504;
-//! * and gets there within four times the steps that these scans span.
+//! * and would get there within four times the steps that these span.
 //!
 //! Of several gradients the one that arrives first is named.
 //!
 //! ## What to do
 //!
-//! Use a dynamic scaler, or lower the static scale to the value named, which leaves a margin of eight octaves. Find out why gradients grow.
+//! Use a dynamic scaler, `GradScaler::default()`, or lower the static scale to the value named, which leaves eight octaves of headroom:
+//! `GradScaler::builder().static_scale(..).build()?`. Then find out why gradients grow.
 //!
 //! ## When it stays silent
 //!

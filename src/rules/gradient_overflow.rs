@@ -1,37 +1,42 @@
 //! ## What it finds
 //!
-//! Gradients that exceed 65504 in FP16 while forward is finite, and that no calibration explains: without a loss scaler, at a static scale, or under a
-//! dynamic scaler that falls and falls.
+//! Gradients that exceed 65504 in FP16 while forward is finite, and that no scaler looking for its scale explains: there is no scaler, or its scale
+//! is static, or a dynamic scale falls and falls.
 //!
 //! ## Why it matters
 //!
-//! Without a scaler the infinity is written into the weights at this very step. At a static scale the step is skipped, and so is the next. A dynamic
+//! Without a scaler the infinity goes into the weights at this very step. At a static scale the step is skipped, and so are those after it. A dynamic
 //! scaler lowers the scale for the sake of one layer until the gradients of all others underflow.
 //!
 //! ## How it decides
 //!
-//! * **No scaler, error**: one infinite gradient in FP16 while activations and loss are finite.
-//! * **Static scale, error**: three of the last 32 steps, from the 17th step of the run on. A static scale cannot give way, so what overflows now and then goes on doing so. Where most
-//!   steps overflow and a lower scale would do, the scale is wrong and not the layer: rule `static-scale-wrong` says so instead; unless one operator's backward made the infinity
-//!   of a gradient that stood five octaves or more below the end: then it is that layer.
-//! * **Static scale or none, warning**: a gradient above 2^15, one bit from the end. Not under a dynamic scaler: it probes the end on purpose.
-//! * **Dynamic scaler, warning**: a streak of skips in which the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements
-//!   in the gradient that overflows first did not fall by a tenth. **Error** when the scale is below 1.
+//! * No scaler, **error**: one infinite gradient in FP16 while activations and loss are finite.
+//! * Static scale, **error**: gradients overflowed at three of the last 32 steps, counted from the 17th step of the run on. (Where most steps
+//!   overflow and a lower scale would do, it is the scale and no layer: rule `static-scale-wrong`. Unless a single operator's backward made the
+//!   infinity of a gradient that was 32 times below 65504 or more: then it is that layer.)
+//! * Static scale or none, **warning**: a gradient above 2^15, half of the largest number. Not under a dynamic scaler, which probes the end on
+//!   purpose.
+//! * Dynamic scaler, **warning**: skip after skip the scale fell by 2^8 or more, to 2^8 or less, while the share of infinite elements in the gradient
+//!   that overflows first did not fall by a tenth. **Error** when the scale is below 1.
 //!
-//! The layer named is that of the first non-finite gradient in the order of backward, with the operator whose backward made it. While a scale falls, that is one tensor
-//! after the other, from the loss towards the input, for what lies behind the layer inherits its gradient and overflows with it at ever lower scales. Named is the
-//! one that was the first over most octaves of the fall: it stands furthest above what came in.
+//! The layer named is that of the first non-finite gradient in the order of backward, with the operator whose backward made it. While a scale falls
+//! that is one tensor after the other, from the loss towards the input, because the layers behind inherit the gradient. Named is the one that was
+//! first over most of the fall: it stands furthest above what came in.
 //!
 //! ## What to do
 //!
-//! Use a dynamic scaler, or lower a static scale to the value named. Where one layer overflows far above the rest no scale is good for all: change
-//! that layer, or keep it in FP32 or BF16.
+//! Use a dynamic scaler, `GradScaler::default()`, or lower the static scale to the value named. Where one layer overflows far above all others no
+//! scale is good for all: take the factor out of that layer that blows up what passes backward, or run it in FP32, `no_autocast(||
+//! layer.forward(&x.to_kind(Kind::Float)))`.
 //!
 //! ## When it stays silent
 //!
-//! On skips at the very beginning of a static scale that end by themselves. On calibration: from 65536 up to 16 halvings at the start are expected as long as the overflow recedes. On a healthy dynamic scaler, which skips one
-//! step in growth interval + 1. When forward or the loss is not finite (rule `non-finite-origin`), and when the gradient is NaN from its
-//! beginning, or comes out of the pole of a derivative (the root or the norm of an exact zero), which is no matter of range (the same). On FP32 and BF16.
+//! * While a dynamic scaler finds its scale: from 65536 up to 16 halvings are expected, as long as the overflow recedes. And on its one skip per
+//!   growth interval afterwards.
+//! * On the first 16 steps of a static scale.
+//! * When forward or the loss is not finite, when the gradient is NaN from its beginning, or when it comes out of a derivative that is infinite in
+//!   any format (the root or the norm of an exact zero): rule `non-finite-origin`.
+//! * On FP32 and BF16.
 
 mod advice;
 
@@ -81,7 +86,7 @@ const REPEATED: Threshold = Threshold::new(
     "repeated",
     3.0,
     "steps of the latest 32",
-    "One batch in its life may overflow at any static scale; three in 32 steps go on.",
+    "One batch may overflow at any static scale; where three of 32 do, more will.",
 );
 /// Steps at the beginning that say nothing: as many as a dynamic scaler may take to find its place. Gradients are largest there, and fall.
 const CALIBRATION: Threshold = Threshold::new(
@@ -115,7 +120,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP202",
     name: NAME,
     severity: Severity::Error,
-    summary: "Gradients exceed 65504 in FP16 while forward is finite, and it is no calibration of the scale.",
+    summary: "Gradients exceed 65504 in FP16 while forward is finite, and not because a scaler is still finding its scale.",
     source: include_str!("gradient_overflow.rs"),
 };
 
@@ -192,7 +197,7 @@ pub(super) fn scale_too_high(aggregate: &Aggregate, limits: &Limits) -> Option<F
         (_, false) => (
             streak.first_step,
             format!(
-                "The loss is multiplied by {} and no scaler looks at the gradients: nothing withholds the step, so the infinity goes into the weights.",
+                "The loss is multiplied by {} and no scaler looks at the gradients: nothing skips the step, so the infinity goes into the weights.",
                 scale(now)
             ),
         ),
@@ -269,7 +274,7 @@ fn bad_share(origin: &Origin) -> f64 {
 fn without_scaler(aggregate: &Aggregate, origin: &Origin) -> Firing {
     let what = "There is no loss scaler to withhold the step, so the infinity goes into the weights.";
     let text = format!(
-        "Use a dynamic `GradScaler`: it withholds such a step. If it still happens at a scale of 1, the gradient itself is too large for FP16: {}.",
+        "Use a dynamic `GradScaler`: it skips such a step. If it still happens at a scale of 1, the gradient itself is too large for FP16: {}.",
         change_layer(aggregate, Some(origin)).text
     );
     let remedy = Remedy::from(text).set("scaler", "dynamic");
@@ -389,7 +394,7 @@ fn near(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let remedy = if Scaling::of(aggregate) == Scaling::Static {
         lower(aggregate, now)
     } else {
-        Remedy::from("Use a dynamic `GradScaler`: it withholds a step that overflows.").set("scaler", "dynamic")
+        Remedy::from("Use a dynamic `GradScaler`: it skips a step that overflows.").set("scaler", "dynamic")
     };
     Some(Firing {
         severity: Severity::Warning,

@@ -1,34 +1,39 @@
 //! ## What it finds
 //!
-//! Gradients that point elsewhere than FP32's for the same batch, or are far longer or shorter. It is measured, by `doctor.shadow`, and not estimated from what FP16 left.
+//! Gradients that point elsewhere than FP32's for the same batch, or are far longer or shorter. It is measured, by `doctor.shadow`, and not
+//! estimated.
 //!
 //! ## Why it matters
 //!
-//! The optimizer goes where the gradient points. All other rules judge what mixed precision kept; only a run in FP32 shows what it did not keep. A gradient rounded to zero,
-//! and one that ReLU made zero, look alike in FP16.
+//! The optimizer goes where the gradient points. All other rules judge what FP16 kept; only a run in FP32 shows what it did not keep. A gradient
+//! rounded to zero and one that ReLU made zero look alike in FP16.
 //!
 //! ## How it decides
 //!
-//! On the three latest comparisons, each of all gradients together, and on each layer; a condition holds when it holds in all three.
+//! On the three latest comparisons, for all gradients together and for each layer. A condition has to hold in all three. `1 - cosine` is 0 where
+//! FP16's gradient points where FP32's does, and 1 where they have nothing in common.
 //!
-//! * **Backward underflows**: nearly all that is left of the gradient lies below 2^-14 as FP16 held it (`fading-share`), and 1 - cosine exceeds `direction` (a warning) or
-//!   `direction-lost` (an error). In one layer alone: `layer-direction`.
-//! * **Forward rounds**: 1 - cosine exceeds `any-direction`, and the gradient does not lie below 2^-14. No loss scale mends that, and the finding says so. Healthy runs reach
-//!   0.13 in single tensors late in training, by forward rounding alone: when the loss is nearly gone, what is left of it is the rounding of the activations.
-//! * **The length is wrong**: the direction is right, and the norm is more than `length` times FP32's, or less than its inverse: gradients that were not zeroed, a loss that is
-//!   multiplied where it should not be.
+//! * **Backward underflows**: nearly all that is left of the gradient lies below 2^-14 as FP16 held it (`fading-share`), and `1 - cosine` exceeds
+//!   `direction` (a **warning**) or `direction-lost` (an **error**). In one layer alone: `layer-direction`.
+//! * **Forward rounds**: `1 - cosine` exceeds `any-direction`, and the gradient does not lie below 2^-14. No loss scale mends that, and the finding
+//!   says so. Healthy runs reach 0.13 in single tensors late in training: when the loss is nearly gone, what is left of it is the rounding of the
+//!   activations.
+//! * **The length is wrong**: the direction is right, and the norm is more than `length` times FP32's, or less than its inverse: gradients that were
+//!   not zeroed, a loss that is multiplied where it should not be.
 //!
-//! The norm tells no underflow: subnormal numbers are rounded up as well as down, and what is lost of a softmax has one sign, so that sums over it grow. In runs that were
-//! ruined by a scale far too low the norm was 0.6 to 2.3 times FP32's.
+//! The norm does not tell underflow: subnormal numbers are rounded up as well as down. In runs that a scale far too low had ruined the norm was 0.6
+//! to 2.3 times FP32's.
 //!
 //! ## What to do
 //!
-//! Where backward underflows: raise the loss scale, as the finding says. Where forward rounds: keep the layer that is farthest off, or its softmax, norm or exponential, in FP32.
-//! Where the length is wrong: look at the loop.
+//! * Backward underflows: raise the loss scale to the value named, `GradScaler::builder().init_scale(..).build()?`.
+//! * Forward rounds: run the layer that is farthest off, or only its softmax, norm or exponential, in FP32: `no_autocast(||
+//!   layer.forward(&x.to_kind(Kind::Float)))`.
+//! * The length is wrong: look at the loop, for `opt.zero_grad()` and for factors of the loss.
 //!
 //! ## When it stays silent
 //!
-//! Without `doctor.shadow`, and before the third comparison. On gradients that are not finite: other rules speak of these. On a run in FP32, whose shadow it is itself.
+//! Without `doctor.shadow`, and before the third comparison. On gradients that are not finite, which other rules judge. On a run in FP32.
 
 use super::scale_advice::{ScaleAdvice, set_scale};
 use super::text::{counted, measured, number, said, sentence, share};
@@ -60,36 +65,36 @@ static DIRECTION: Threshold = Threshold {
     name: "direction",
     default: 5e-3,
     unit: "1 - cosine, all gradients together",
-    reason: "in 18 healthy runs to convergence, FP16 and BF16, three comparisons in a row never all exceeded 3.4e-3 (FP16: 2.5e-4), a single one 2.8e-2. Static scales at which the loss was within 1 % of a good scale's gave at most 5e-3 (mlp 2^-12 5e-4, conv 2^-10 4e-3); from 5 % on 6e-3 to 0.7 \
-             (mlp 2^-14 6e-3, conv 2^-12 5e-2, transformer 2^-10 0.17)",
+    reason: "In 18 healthy runs to convergence, FP16 and BF16, three comparisons in a row never all exceeded 3.4e-3 (FP16: 2.5e-4), a single one 2.8e-2. Static scales at which the loss was within 1 % of a good scale's gave at most 5e-3 (mlp 2^-12 5e-4, conv 2^-10 4e-3); from 5 % on 6e-3 to 0.7 \
+             (mlp 2^-14 6e-3, conv 2^-12 5e-2, transformer 2^-10 0.17).",
 };
 static DIRECTION_LOST: Threshold = Threshold {
     rule: NAME,
     name: "direction-lost",
     default: 0.1,
     unit: "1 - cosine, all gradients together",
-    reason: "the loss was 8 % to 9 times that of a good scale in every run beyond it",
+    reason: "The loss was 8 % to 9 times that of a good scale in every run beyond it.",
 };
 static LAYER_DIRECTION: Threshold = Threshold {
     rule: NAME,
     name: "layer-direction",
     default: 0.1,
     unit: "1 - cosine, one layer",
-    reason: "single tensors of healthy runs reached 0.07, once; the layers that are farthest off in harmed runs have 0.1 to 1.7",
+    reason: "Single tensors of healthy runs reached 0.07, once; the layers that are farthest off in harmed runs have 0.1 to 1.7.",
 };
 static ANY_DIRECTION: Threshold = Threshold {
     rule: NAME,
     name: "any-direction",
     default: 0.3,
     unit: "1 - cosine, all gradients together",
-    reason: "forward rounding alone gives single tensors of healthy, converged runs up to 0.13",
+    reason: "Forward rounding alone gives single tensors of healthy, converged runs up to 0.13.",
 };
 static LENGTH: Threshold = Threshold {
     rule: NAME,
     name: "length",
     default: 2.0,
     unit: "norm over FP32's, or its inverse",
-    reason: "healthy runs stay within 0.93 to 1.10",
+    reason: "Healthy runs stay within 0.93 to 1.10.",
 };
 
 /// See the page of the rule.

@@ -4,20 +4,21 @@
 //!
 //! ## Why it matters
 //!
-//! FP16 ends at 65504. A loss of 1 times 65536 is infinite, and so are all gradients: every step is skipped, or poisons the weights. At a scale of 1024 the same loop trains, which looks like a matter of
-//! the scale and is none.
+//! FP16 ends at 65504. A loss of 1 times 65536 is infinite, and so are all gradients: every step is skipped, or poisons the weights. At a scale of
+//! 1024 the same loop trains, so it looks like a scale that is too high. It is the format of the loss.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first: the last product before a backward pass was that of a finite FP16 loss of one element and a number, and it is above what FP16 holds.
+//! **Error**, the first time: the last product before a backward pass was a finite FP16 loss (one element) times a number, and exceeded what FP16
+//! holds.
 //!
 //! ## What to do
 //!
-//! Convert the loss to FP32 before scaling it.
+//! Convert the loss to FP32 before scaling it: `let loss = loss.to_kind(Kind::Float);`. `scaler.backward(&loss)` does it for you.
 //!
 //! ## When it stays silent
 //!
-//! On the library's scaler, which converts the loss itself. On a loss that is infinite before it is scaled. On FP16 losses whose product is finite.
+//! On this library's scaler, which converts the loss itself. On a loss that is infinite before it is scaled. On FP16 losses whose product is finite.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::{measured, number, scale as write_scale};

@@ -1,21 +1,22 @@
 //! ## What it finds
 //!
-//! Integers (counts, positions, ids) held in FP16 or BF16, which cannot tell them apart.
+//! Integers (counts, positions, ids) held in FP16 or BF16, where different ones become the same number.
 //!
 //! ## Why it matters
 //!
-//! FP16 holds every integer up to 2048 and BF16 every one up to 256; beyond that every second, every fourth is left, and above 65504 FP16 has infinity. Two positions
-//! become one, a count stops growing, and nothing says so.
+//! FP16 holds every integer up to 2048 and BF16 every one up to 256; beyond that only every second, then every fourth, and from 65520 on FP16 has
+//! infinity. Two positions become one, a count stops growing, and nothing says so.
 //!
 //! ## How it decides
 //!
-//! **Warning**, at once, on evidence: at a cast of integers, elements that are not what they were; or integers that were made in 16 bits, of which neighbours are equal beyond 2048
-//! (BF16: 256) and none before. Looked at is what enters the model, and what that was
-//! computed from. A count that became infinite is rule `unsafe-operator`.
+//! **Warning**, at once, on evidence: a cast of integers after which some are not what they were; or integers made in 16 bits of which neighbours are
+//! equal beyond 2048 (BF16: 256) and none before. It looks at what enters the model, and at what that was computed from. A count that became infinite
+//! is rule `unsafe-operator`.
 //!
 //! ## What to do
 //!
-//! Keep counts, positions and ids as integers or in FP32, and cast what was computed from them.
+//! Keep counts, positions and ids in `Kind::Int64` or `Kind::Float`, and cast what was computed from them: `positions.to_kind(Kind::Float)` first,
+//! then the sine or the table, then `.to_kind(Kind::Half)`.
 //!
 //! ## When it stays silent
 //!

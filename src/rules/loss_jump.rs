@@ -1,41 +1,53 @@
 //! ## What it finds
 //!
-//! A loss that jumps and stays up, and what made it: the learning rate, an update that was too large, the data, or a loss scale that is reported with the loss.
+//! A loss that jumps and stays up, with what made it: the learning rate, an update that was too large, the data, or a loss scale that is reported
+//! with the loss.
 //!
 //! ## Why it matters
 //!
-//! Under mixed precision the loss scale is suspected first, and mostly wrongly: it moves while training goes on, and a scaler that checks the gradients withholds
-//! the step of a scale that is too high. Measured at seven changes of a checked scale, by factors of 2^-38 to 2^8: the loss never jumped. A learning
-//! rate that is twenty times higher makes it jump at once.
+//! Under mixed precision the loss scale is suspected first, and mostly wrongly: a scaler skips the steps of a scale that is too high. In seven runs
+//! whose scale was changed on the way, by factors of 2^-38 to 2^8, under a scaler that checks the gradients, the loss never jumped. A learning rate
+//! twenty times higher makes it jump at once.
 //!
 //! ## How it decides
 //!
-//! From the losses alone, which are recorded at every step in every tier. Eight losses are held against the 32 before them (16 at the least). It is a jump when their median lies
-//! above the median before by six times the spread before (the median distance from it, as a standard deviation), by a quarter of it, and by a tenth of
-//! what the loss began with; and when seven of the eight have two fifths of that rise, and lie above all but the two highest before.
+//! From the losses alone, which are recorded at every step, scanned or not. The latest eight losses are compared with the 32 before them (16 at the
+//! least). It is a jump when
 //!
-//! What made it is then asked of what is known of each step:
+//! * their median lies above the median before, by six times the spread before (median distance from the median, as a standard deviation), by a
+//!   quarter of it, and by a tenth of the first loss of the run;
+//! * and seven of the eight have two fifths of that rise, and lie above all but the two highest before.
+//!
+//! Then it looks for the cause, in this order:
 //!
 //! * the loss rose by the factor by which the loss scale did: the loss is reported with the scale in it (**warning**);
 //! * the learning rate rose threefold or more in the twelve steps before (**warning**);
-//! * the norm of the update over that of the weights rose fivefold before the jump, or is five times higher ever since: it was the learning rate, or the gradient where that grew as much
-//!   (**warning**);
+//! * the norm of the update over that of the weights rose fivefold before the jump, or is five times higher ever since: it was the learning rate, or
+//!   the gradient where that grew as much (**warning**);
 //! * it did not: then it was the data (**information**);
-//! * nothing was scanned about then, or what was scanned does not tell: the cause is not known, and it stands under what began there in forward. **Information** while the next scan may tell, **warning** where the loss is still up 32 losses later.
+//! * nothing was scanned about then, or what was scanned does not tell: the cause is not known. **Information** while the next scan may tell,
+//!   **warning** where the loss is still up 32 losses later.
 //!
-//! **Error** in place of a warning where the jump undid nine tenths of what had been learnt.
-//!
-//! A loss that creeps up under a scale that is too low is no jump: rule `gradient-underflow` tells of it. One that is not finite is for `loss-not-finite`.
+//! **Error** in place of a warning where the jump undid nine tenths of what had been learnt. Where something else began in forward at that step, the
+//! jump is listed under it.
 //!
 //! ## What to do
 //!
-//! Go back to the learning rate from before, or let it rise over some hundred steps. Where an update was too large, clip the gradient's norm after `unscale`. Where it was the data,
-//! look at the batches from the step named on. Tell the doctor the learning rate with `doctor.lr(lr)`: it is then known at every step.
+//! * The learning rate: set it back, `opt.set_lr(lr)`, or let it rise over some hundred steps.
+//! * An update: clip the norm of the gradient, `scaler.unscale(&mut opt)?; opt.clip_grad_norm(1.0);` before `scaler.step`.
+//! * The data: look at the batches from the step named on (another data set, another order, labels that slipped).
+//! * The scale: tell the doctor, and the log, the unscaled loss.
+//!
+//! Tell the doctor the learning rate, `doctor.lr(lr)`: it is then known at every step.
 //!
 //! ## When it stays silent
 //!
-//! On single losses that are high, and on noise, however heavy its tails: at a batch of one the spread is large. Near zero, where a loss has converged. On a restart of a schedule to a learning rate that the
-//! run had before. In the first 16 steps. On losses that fall, or rise slowly.
+//! * On single losses that are high, and on noise, however heavy its tails: with a batch of one the spread is large.
+//! * Near zero, where a loss has converged.
+//! * On a restart of a schedule to a learning rate that the run had before.
+//! * In the first 16 steps, and on losses that fall or rise slowly. A loss that creeps up under a scale that is too low is for rule
+//!   `gradient-underflow`.
+//! * On a loss that is not finite: rule `loss-not-finite`.
 
 use super::text::{counted, measured, number, said, scale};
 use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
@@ -275,7 +287,7 @@ fn about_the_scale(losses: &[&Loss], jump: &Jump, cause: &Cause) -> String {
     match (moved, skips) {
         _ if matches!(cause, Cause::CarriesScale { .. }) => String::new(),
         (Some((step, from, to)), n) => format!(
-            " The loss scale changed at step {step} from {} to {}{}: a scale does not enter the loss, and a step that is withheld leaves the weights as they are, so it is not the cause.",
+            " The loss scale changed at step {step} from {} to {}{}: a scale does not enter the loss, and a step that is skipped leaves the weights as they are, so it is not the cause.",
             scale(from),
             scale(to),
             if n > 0 { format!(" and {n} of the steps about it were skipped") } else { String::new() },

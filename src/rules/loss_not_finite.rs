@@ -1,12 +1,12 @@
 //! ## What it finds
 //!
-//! A loss that became NaN or infinite and stays so, and what made it: weights that an update ruined, a scale that rose while nothing checked the gradients, a learning rate,
-//! an operator in forward.
+//! A loss that became NaN or infinite and stays so, with what made it: weights that an update ruined, a scale that rose while nothing checked the
+//! gradients, a learning rate, or an operator in forward.
 //!
 //! ## Why it matters
 //!
-//! The run is lost from that step on. What is known of every step, scanned or not, often tells why: the loss before, the learning rate, the loss scale, and
-//! the steps that were skipped.
+//! The run is lost from that step on. What is known of every step, scanned or not, often tells why: the loss before, the learning rate, the loss
+//! scale, and which steps were skipped.
 //!
 //! ## How it decides
 //!
@@ -20,13 +20,17 @@
 //!
 //! ## What to do
 //!
-//! What is named: check the gradients before each step (`GradScaler` does), go back to the learning rate from before, look at the operator. Go on from
-//! a checkpoint of before the step: weights that hold a NaN do not recover.
+//! * Nothing checked the gradients: step through a scaler, `scaler.step(&mut opt)?`, which skips what is not finite.
+//! * The learning rate: go back to the one before, `opt.set_lr(lr)`.
+//! * An operator in forward: look at its input, as rule `non-finite-origin` says.
+//! * Not known: scan every step, `Doctor::builder().every(1).attach(&vs)`, and tell the doctor the rate, `doctor.lr(lr)`.
+//!
+//! Go on from a checkpoint before the step: weights that hold a NaN do not recover.
 //!
 //! ## When it stays silent
 //!
-//! On a single loss that is not finite: one bad batch whose step is withheld does no harm (rules `non-finite-origin` and `scale-ratchet` watch these). On gradients that overflow while a
-//! scaler finds its scale: the loss does not carry the scale.
+//! On a single loss that is not finite: one bad batch whose step is skipped does no harm (rules `non-finite-origin` and `scale-ratchet` watch these).
+//! On gradients that overflow while a scaler finds its scale: the loss does not carry the scale.
 
 use super::text::{counted, measured, number, said, scale};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
@@ -39,7 +43,7 @@ const IN_A_ROW: Threshold = Threshold {
     name: "losses-in-a-row",
     default: 3.0,
     unit: "losses",
-    reason: "Single NaN batches, 0.06 to 5 % of them, are withheld by a scaler and training goes on; three in a row happen by chance once in 8000 steps at 5 %.",
+    reason: "Single NaN batches, 0.06 to 5 % of them, are skipped by a scaler and training goes on; three in a row happen by chance once in 8000 steps at 5 %.",
 };
 const LR_RISE: Threshold = Threshold {
     rule: "loss-not-finite",
@@ -59,7 +63,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP703",
     name: "loss-not-finite",
     severity: Severity::Error,
-    summary: "The loss became NaN or infinite and stays so, and what is known of the steps before it tells why.",
+    summary: "The loss became NaN or infinite and stays so; the steps before it tell why.",
     source: include_str!("loss_not_finite.rs"),
 };
 

@@ -1,21 +1,22 @@
 //! ## What it finds
 //!
-//! Weight decay that FP16 or BF16 parameters round away, while the rest of the update arrives. Decoupled decay takes lr * decay of a weight at each step;
-//! where that is less than half a unit in the last place (2.4e-4 of the weight in FP16, 2e-3 in BF16), nothing is taken, at any step.
+//! Weight decay that FP16 or BF16 parameters round away, while the rest of the update arrives. Decoupled decay (AdamW) takes lr * decay of a weight
+//! at each step. Where that is less than half a unit in the last place (2.4e-4 of the weight in FP16, 2e-3 in BF16) nothing is taken, at any step.
 //!
 //! ## Why it matters
 //!
-//! The run is trained without the regularisation it was given, and nothing shows it: with w = 0.5, a decay of 0.01 and lr 1e-4 the weight is
-//! exactly 0.5 after a thousand steps, in FP32 it is 0.49949.
+//! The run is trained without the regularisation it was given, and nothing shows it. With w = 0.5, a decay of 0.01 and lr 1e-4 the weight is still
+//! exactly 0.5 after a thousand steps; in FP32 it is 0.49949.
 //!
 //! ## How it decides
 //!
-//! **Warning**: over the latest 32 scanned steps, five at least, less than half of the energy of the decay arrives (phi of the decay below 0.5). Decay that
-//! is added to the gradient, as L2 regularisation is, is a part of the update and judged with it.
+//! **Warning**: over the latest 32 scanned steps, five at least, less than half of the decay arrives (phi of the decay below 0.5). Decay that is
+//! added to the gradient, as L2 regularisation is, is a part of the update, and rule `dead-updates` judges it with that.
 //!
 //! ## What to do
 //!
-//! Step FP32 copies of the weights: they keep what is small.
+//! Let the optimizer step FP32 copies, which keep what is small: `let mut opt = MasterWeights::new(&vs)?.build(nn::AdamW { wd: 0.01,
+//! ..Default::default() }, lr)?`.
 //!
 //! ## When it stays silent
 //!

@@ -1,19 +1,22 @@
 //! ## What it finds
 //!
-//! A softmax that makes NaN of rows that a mask filled with -inf from end to end.
+//! A softmax that makes NaN of rows in which a mask left nothing: every element is -inf.
 //!
 //! ## Why it matters
 //!
-//! An infinity that a mask wrote is by design; a row of nothing else leaves nothing to normalise, and exp(-inf) / 0 is NaN. It comes with certain batches only (an empty
-//! sequence, a padded row), in any precision, and in FP16 also from a mask that was meant to be finite: -1e9 is -inf there, and so is the sum of two planes of -65504.
+//! Infinities that a mask wrote are by design, but a row of nothing else leaves nothing to normalise: 0 / 0 is NaN. It comes with certain batches
+//! only (an empty sequence, a row of padding), in any precision. In FP16 it also comes from a mask that was meant to be finite: -1e9 is -inf there,
+//! and so is the sum of two masks of -65504.
 //!
 //! ## How it decides
 //!
-//! **Error**, at once: the first NaN in the order of forward comes out of a softmax whose input held -inf of a mask. It has no loss scale, and no scale can help.
+//! **Error**, at once: the first NaN in the order of forward comes out of a softmax whose input held -inf of a mask. No loss scale plays a part in
+//! it.
 //!
 //! ## What to do
 //!
-//! Leave at least one element unmasked in every row, or mask with a finite number that FP16 holds: -3e4, once and not twice.
+//! Leave at least one element unmasked in every row, or mask with a number that FP16 holds, once and not twice: `scores.masked_fill(&mask, -3e4)`.
+//! Multiply the result by 0 for rows that are padding as a whole.
 //!
 //! ## When it stays silent
 //!
@@ -32,7 +35,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP504",
     name: "masked-row",
     severity: Severity::Error,
-    summary: "A softmax made NaN of a row that a mask filled with -inf as a whole.",
+    summary: "A softmax made NaN of a row in which a mask left nothing but -inf.",
     source: include_str!("masked_row.rs"),
 };
 

@@ -4,16 +4,23 @@
 //!
 //! ## Why it matters
 //!
-//! A scaler divides gradients by the scale so that the optimizer gets their true size. In FP16 the division throws away what the scale has saved. And updates below a 2048th of a weight vanish
-//! in FP16 weights. The library's scaler and PyTorch's refuse ("attempting to unscale FP16 gradients"); others do it.
+//! A scaler divides gradients by the scale before the optimizer uses them. In FP16 this division throws away again what the scale had saved. Besides,
+//! updates below a 4096th of a weight vanish in FP16 weights. This library's scaler and PyTorch's refuse it ("attempting to unscale FP16 gradients");
+//! others do it.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first: the scaler refused FP16 gradients, or the scaler of somebody else unscaled some.
+//! **Error**, the first time: the scaler refused FP16 gradients, or a scaler other than this library's unscaled some.
 //!
 //! ## What to do
 //!
-//! Let the optimizer step FP32 copies (`MasterWeights`), or keep the parameters in FP32 and run forward under autocast.
+//! Let the optimizer step FP32 copies; the rest of the loop stays as it is:
+//!
+//! ```rust
+//! let mut opt = MasterWeights::new(&vs)?.build(nn::Adam::default(), lr)?;  // in place of nn::Adam::default().build(&vs, lr)?
+//! ```
+//!
+//! Or leave out `vs.half()` and run forward under `autocast`.
 //!
 //! ## When it stays silent
 //!

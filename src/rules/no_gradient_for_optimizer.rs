@@ -4,16 +4,18 @@
 //!
 //! ## Why it matters
 //!
-//! Its part of the model does not learn. PyTorch says "no inf checks were recorded for this optimizer", which names neither the cause nor the parameters.
+//! That part of the model does not learn. PyTorch says "no inf checks were recorded for this optimizer", which names neither the cause nor the
+//! parameters.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first: the library's scaler refused `step` because there was no gradient. The parameters are named as the VarStores do that the doctor was given.
+//! **Error**, the first time: this library's scaler refused `step` because there was no gradient. The parameters are named as in the `VarStore`s that
+//! the doctor was attached to.
 //!
 //! ## What to do
 //!
-//! Let the loss depend on these parameters, or do not step this optimizer at this step. Usual causes: a `detach` or `no_grad` on the way, an optimizer built on another VarStore than the
-//! model's, gradients cleared between backward and step.
+//! See that the loss depends on these parameters, or do not step this optimizer at this step. Usual causes: a `detach` or `no_grad` on the way, an
+//! optimizer built on another `VarStore` than the model's, `opt.zero_grad()` between backward and step.
 //!
 //! ## When it stays silent
 //!

@@ -4,28 +4,36 @@
 //!
 //! ## Why it matters
 //!
-//! FP16 keeps full precision down to 2^-14 = 6.1e-5 and nothing below 2^-25. Gradients of a mean loss are often smaller: they are rounded to zero, the layers stop
-//! learning, and nothing is NaN. A loss scale lifts them, at no cost.
+//! FP16 is exact to 11 bits down to 2^-14 = 6.1e-5 and holds nothing below 2^-25 = 3.0e-8. The gradients of a mean loss are often smaller: they are
+//! rounded to zero, the layers stop learning, and nothing is NaN. A loss scale lifts them into range, and costs next to nothing.
 //!
 //! ## How it decides
 //!
-//! The gradients are judged as by rule `gradient-underflow`, over three scanned steps.
+//! By Ehat of the gradients, over three scanned steps in a row, as rule `gradient-underflow` does it.
 //!
-//! * **Error**: Ehat, the predicted error of the direction, is above 1e-3 in the median gradient.
-//! * **Warning**: it is above 1e-4, or above 1e-2 in one layer, or the largest value of more than half of the gradients lies below 2^-14.
+//! * **Error**: half of the gradients or more have an Ehat above 1e-3 (their median).
+//! * **Warning**: the median is above 1e-4, or one layer is above 1e-2, or more than half of the gradients lie wholly below 2^-14.
+//! * **Information**: only the last of these holds, and Ehat is below 5e-7 everywhere: nothing to speak of is lost yet.
 //!
-//! * **Information**: the last of these, where Ehat is below 5e-7 in all of them: nothing to speak of is lost yet.
-//!
-//! And there is a scale at which all gradients that were seen are well: where none is, a layer is to blame, and `gradient-underflow` names it.
+//! And there is a scale at which all gradients that were seen are well. Where there is none a layer is to blame, and `gradient-underflow` names it.
 //!
 //! ## What to do
 //!
-//! Scale the loss with a dynamic `GradScaler` that begins at the scale named. It is a power of two out of the window in which every gradient that was seen keeps
-//! Ehat below 1e-4 and the largest keeps a bit of headroom.
+//! Scale the loss with a dynamic scaler that begins at the scale named:
+//!
+//! ```rust
+//! let mut scaler = GradScaler::builder().init_scale(8192.0).build()?;  // before the loop
+//! scaler.backward(&loss);       // in place of loss.backward()
+//! scaler.step(&mut opt)?;       // in place of opt.step()
+//! scaler.update()?;
+//! ```
+//!
+//! The scale named is a power of two at which every gradient that was seen keeps Ehat below 1e-4 and the largest keeps a bit of headroom.
 //!
 //! ## When it stays silent
 //!
-//! On FP16 without a scaler whose gradients are large enough: that is no fault. On FP32 and BF16, which need no scale. Where a scaler is there, static or dynamic, at a scale other than 1.
+//! On FP16 gradients that are large enough without a scale: that is no fault. On FP32 and BF16, which need none. Where a scaler is there, static or
+//! dynamic, at a scale other than 1.
 
 use super::scaling::Scaling;
 use super::underflow::{Cause, SAMPLES, fault_of, may_have_fp16_gradients};

@@ -1,25 +1,26 @@
 //! ## What it finds
 //!
-//! A moment or momentum of the optimizer that is NaN or infinite, while the gradient that comes in is finite.
+//! State of the optimizer (momentum, Adam's moments) that is NaN or infinite, while the gradient that comes in is finite.
 //!
 //! ## Why it matters
 //!
-//! The optimizer's state is an average, which never gets rid of an infinity: one batch whose squared gradient overflows makes Adam's second moment infinite, and from then on
-//! every update of that element is x / inf = 0. Weights are finite, the loss is finite, and the parameter never moves again. A NaN goes into the weights at once.
+//! The state is a running average, which never gets rid of an infinity. One batch whose squared gradient overflows makes Adam's second moment
+//! infinite, and from then on every update of that element is x / inf = 0: weights are finite, the loss is finite, and the parameter never moves
+//! again. A NaN goes into the weights at once.
 //!
 //! ## How it decides
 //!
-//! **Error**, at once: what the optimizer's operator on a parameter is given besides the parameter and its gradient is not finite, and the gradient of this step is.
+//! **Error**, at once: the gradient of this step is finite, and what the optimizer's operator reads besides it and the parameter is not.
 //!
 //! ## What to do
 //!
-//! Build the optimizer anew, or go back to a checkpoint from before that step; then keep such a gradient from it: clip it, or let a `GradScaler` withhold the step. State in FP16 is infinite
-//! from gradients of 256 on: keep it in FP32.
+//! Build the optimizer anew, or go back to a checkpoint from before that step. Then keep such a gradient from it: `opt.clip_grad_norm(1.0)` before
+//! the step, or a `GradScaler`, which skips the step. State held in FP16 is infinite from gradients of 256 on: keep it in FP32 (`MasterWeights`).
 //!
 //! ## When it stays silent
 //!
-//! While the gradient is not finite either: rule `gradient-overflow` or `non-finite-origin` tells why. Where no operator of the optimizer was scanned: state that the optimizer keeps to
-//! itself is not seen.
+//! While the gradient is not finite either: rule `gradient-overflow` or `non-finite-origin` tells why. Where the optimizer's operators were not
+//! scanned, or it keeps its state to itself.
 
 use std::collections::BTreeMap;
 

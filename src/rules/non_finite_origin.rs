@@ -1,35 +1,47 @@
 //! ## What it finds
 //!
-//! The first operator, in the order of execution, that made a NaN or an infinity which it had not been given; in forward or in backward. Also
-//! data that came in non-finite, and a parameter that was ruined by its update.
+//! The first operator, in the order of execution, that made a NaN or an infinity out of finite numbers, in forward or in backward. Also data that
+//! came in non-finite, and a parameter that was ruined by its update.
 //!
 //! ## Why it matters
 //!
-//! By the time the loss is NaN everything is, and the last layer looks as guilty as the first. A non-finite value that does not come from the loss scale
-//! is not cured by a scaler: it skips the step, halves the scale, and does so again until nothing is left of it.
+//! By the time the loss is NaN everything is, and the last layer looks as guilty as the first. No scaler cures a value that the loss scale did not
+//! make: it skips the step, halves the scale, and does so again until nothing is left of it.
 //!
 //! ## How it decides
 //!
-//! * **Forward, error** at once: activations carry no loss scale, so it never caused it. In any precision.
-//! * **Backward, error**: at once where the derivative of the operator is infinite (the root, the norm or a power of exact zero), where the gradient is held in FP32 or BF16, whose range no scale exhausts, and where there is no scaler. In FP16
-//!   only a gradient that is NaN from its beginning, and only when the scale cannot have made it so: it was seen at two scales 2^8 apart,
-//!   or at a scale below 1, or twice while the same gradient had stood 2^8 below FP16's end. Under a static scale: three times in 32 steps.
-//! * **Parameter, error**: non-finite after the step, while nothing before it was.
-//! * **Loss, error**: non-finite while no observed tensor is.
+//! * Forward, **error** at once, in any precision: activations carry no loss scale, so it cannot be the cause.
+//! * Backward, **error** at once, where no scale is to blame: the derivative of the operator is infinite (the root, the norm or a power of exact
+//!   zero), the gradient is held in FP32 or BF16, or there is no scaler.
+//! * Backward in FP16 under a scaler, **error** only for a gradient that is NaN from its beginning, and only when the scale cannot have made it so:
+//!   it was seen at two scales that differ by 2^8, or at a scale below 1, or twice while the same gradient had stood 2^8 below 65504. Under a static
+//!   scale: three times in 32 steps.
+//! * Parameter, **error**: not finite after the step, while nothing before it was.
+//! * Loss, **error**: not finite, while every tensor that was looked at is.
 //!
-//! A value that began on a step that was not scanned is said to be of unobserved origin.
+//! Where the value arose at a step that was not scanned, the finding says that its origin was not observed.
 //!
 //! ## What to do
 //!
-//! Look at the operator named and at its input. Logarithms, roots and divisions want an epsilon that FP16 can hold (above 2^-24 = 6e-8); a softmax
-//! wants one unmasked element in every row; cross-entropy on logits is safe where the logarithm of a softmax is not.
+//! Look at the operator named and at its input.
+//!
+//! * A logarithm, a root or a division needs an epsilon that FP16 can hold, above 2^-24 = 6e-8: `(x + 1e-6).log()`, `x.clamp_min(1e-6).sqrt()`. The
+//!   usual 1e-8 is zero in FP16.
+//! * A softmax needs one unmasked element in every row.
+//! * Take the fused forms: `log_softmax` and `cross_entropy_for_logits`, not `softmax` and then `log`.
+//! * For the batch that brings the NaN: `x.isfinite().all()` before forward.
+//!
+//! Where the origin was not observed, scan every step: `Doctor::builder().every(1).attach(&vs)`. Weights that are NaN do not recover: go back to a
+//! checkpoint.
 //!
 //! ## When it stays silent
 //!
-//! On a gradient that is not finite and reaches no parameter: the scaler found all of them finite. On calibration and on a scaler that probes its ceiling: FP16 gradients that overflow and recover. On -inf that a mask put there, as long as
-//! nothing is made of it. On everything that follows from an origin already known: later layers, ruined weights, later
-//! steps. On weights that an optimizer's `eps` ruined: rule `vanishing-eps` says so. On a softmax over a row that a mask filled as a whole: rule `masked-row`. Buffers are rule
-//! `poisoned-buffer`'s.
+//! * On a gradient that is not finite and reaches no parameter: the scaler found all of them finite.
+//! * On FP16 gradients that overflow and recover, while a dynamic scaler finds its scale or probes its ceiling.
+//! * On -inf that a mask put there, as long as nothing is made of it.
+//! * On all that follows from an origin already known: later layers, ruined weights, later steps.
+//! * Where another rule says it better: weights ruined by an optimizer's `eps` (`vanishing-eps`), a softmax over a row that is masked as a whole
+//!   (`masked-row`), buffers (`poisoned-buffer`).
 
 mod advice;
 

@@ -8,13 +8,21 @@
 //!
 //! ## How it decides
 //!
-//! Never a finding: a doubt. With it the verdict on the run is "unknown", and `ampdoctor check` exits with 3. It is raised while there is no
-//! step, while no step was scanned, while no scanned step held a tensor, and while backward delivered no gradient.
+//! It never makes a finding, only a doubt: the verdict on the run is then "unknown", and `ampdoctor check` exits with 3. It is raised while there is
+//! no step, while no step was scanned, while no scanned step held a tensor, and while backward delivered no gradient. An `[[allow]]` accepts findings
+//! and does nothing here; `level = "off"` takes the doubt away, and with it the guard.
 //!
 //! ## What to do
 //!
-//! Attach the doctor to the `VarStore` whose parameters are trained and before the first forward; call `doctor.step` once a step; scan some steps (`every(n)`
-//! or a budget). Where there is no gradient, look whether `backward` is called between attaching and `doctor.step`.
+//! Attach the doctor before the first forward, to the `VarStore` whose parameters are trained, and tell it of each step:
+//!
+//! ```rust
+//! let mut doctor = Doctor::attach(&vs);  // before the loop
+//! doctor.step(&loss);                    // at the end of each step
+//! ```
+//!
+//! If it was built with `.off()`, scan some steps: `.every(10)`, or leave both out. Where only the gradient is missing, see that `backward` runs
+//! between attaching and `doctor.step`.
 //!
 //! ## When it stays silent
 //!

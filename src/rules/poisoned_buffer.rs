@@ -4,20 +4,31 @@
 //!
 //! ## Why it matters
 //!
-//! A batch that overflows writes its mean and variance into the running statistics during forward. The scaler skips the step, and forward in training mode
-//! never reads them: training looks well, and evaluation, or the model that is deployed, is NaN. An average never gets rid of an infinity.
+//! A batch that overflows writes its mean and variance into the running statistics during forward. The scaler skips the step, but not that, and
+//! forward in training mode never reads them: training looks well, and evaluation, or the model that is deployed, is NaN. A running average never
+//! gets rid of an infinity.
 //!
 //! ## How it decides
 //!
-//! **Error**, once forward, the loss and the parameters are finite while a buffer is not. The step named is the first at which the buffer was seen so.
+//! **Error**, once forward, the loss and the parameters are finite while a buffer is not. The step named is the first at which the buffer was seen
+//! so.
 //!
 //! ## What to do
 //!
-//! Reset it (running mean to 0, running variance to 1) or load it from before that step, and see to the layer before it that overflowed.
+//! Reset the buffer, or load it from a checkpoint before that step:
+//!
+//! ```rust
+//! tch::no_grad(|| {
+//!     let _ = bn.running_mean.zero_();
+//!     let _ = bn.running_var.fill_(1.0);
+//! });
+//! ```
+//!
+//! Then see to the layer before it that overflowed, or it happens again.
 //!
 //! ## When it stays silent
 //!
-//! While forward itself is not finite: the origin is told by other rules, and this one speaks as soon as it is over. Where the parameters are ruined as well.
+//! While forward itself is not finite: other rules tell the origin, and this one speaks once that is over. Where the parameters are ruined as well.
 
 use super::non_finite_origin::has_ruined_parameter;
 use super::text::{counted, layer_name, said};

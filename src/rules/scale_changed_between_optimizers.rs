@@ -4,8 +4,8 @@
 //!
 //! ## Why it matters
 //!
-//! Whenever the update moves the scale, the optimizers behind it divide gradients that carry the old scale by the new one: their step is twice or half what it should be. And the scaler
-//! counts several clean steps where there was one.
+//! When the update moves the scale, the optimizers after it divide gradients that carry the old scale by the new one: their step is double or half of
+//! what it should be. And the scaler counts several clean steps where there was one.
 //!
 //! ## How it decides
 //!
@@ -14,7 +14,13 @@
 //!
 //! ## What to do
 //!
-//! Call `update` once, after all optimizers have been stepped.
+//! Update once, after all optimizers:
+//!
+//! ```rust
+//! scaler.step(&mut generator)?;
+//! scaler.step(&mut discriminator)?;
+//! scaler.update()?;
+//! ```
 //!
 //! ## When it stays silent
 //!

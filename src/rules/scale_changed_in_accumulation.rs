@@ -4,17 +4,17 @@
 //!
 //! ## Why it matters
 //!
-//! The sum is divided by one scale. Micro-batches that were scaled by another count twice, or half: the step follows some of the batch more than the rest, and the norm that
-//! clipping sees is wrong.
+//! The sum is divided by one scale. Micro-batches that were scaled by another count double, or half: the step follows some of the batch more than the
+//! rest, and the norm that clipping sees is wrong.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first: the scale was updated between two scaled losses, the second loss was scaled by another scale than the first, its backward pass added to gradients that were there,
-//! and no optimizer was stepped in between.
+//! **Error**, the first time: the scale was updated between two scaled losses, the second loss was scaled by another scale than the first, its
+//! backward pass added to gradients that were there, and no optimizer was stepped in between.
 //!
 //! ## What to do
 //!
-//! Move `update`, and whatever else sets the scale, after the optimizer's step.
+//! Call `scaler.update()?` after the optimizer's step, not after each micro-batch; the same for whatever else sets the scale.
 //!
 //! ## When it stays silent
 //!

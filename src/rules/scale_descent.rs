@@ -31,7 +31,7 @@ const TOLERATED: Threshold = Threshold::new(
     "tolerated",
     0.72,
     "share of the critical share of bad batches",
-    "Bad batches that nature may hold: at 0.72 ln 2 / n 3 runs in 100 raise a false alarm within 10,000 steps, at 0.85 15.",
+    "What a scaler is trusted to bear, of the share ln 2 / n at which it loses as much as it gains: at 0.72 3 in 100 runs of 10,000 steps raise a false alarm, at 0.85 15.",
 );
 /// Log-likelihood ratio from which nature is no explanation.
 const DECISIVE: Threshold = Threshold::new(
@@ -39,16 +39,11 @@ const DECISIVE: Threshold = Threshold::new(
     "decisive",
     4.25,
     "log-likelihood ratio",
-    "From here on nature is no explanation: 3 false alarms in 100 runs of 10,000 steps at 0.72 of the critical share, and 0 in 20 on noise of 1 octave with heavy tails.",
+    "From here on a scaler that probes its ceiling is no explanation: 3 false alarms in 100 runs of 10,000 steps at 0.72 of the critical share, and 0 in 20 on noise of 1 octave with heavy tails.",
 );
 /// Bursts of a descent, at least.
-const FEWEST_BURSTS: Threshold = Threshold::new(
-    NAME,
-    "fewest-bursts",
-    4.0,
-    "bursts of skips",
-    "Fewer bursts are told apart from bad luck by nothing.",
-);
+const FEWEST_BURSTS: Threshold =
+    Threshold::new(NAME, "fewest-bursts", 4.0, "bursts of skips", "Fewer bursts cannot be told from bad luck.");
 /// Octaves that a descent has led down, at least.
 const FEWEST_OCTAVES: Threshold = Threshold::new(
     NAME,

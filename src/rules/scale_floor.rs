@@ -10,19 +10,20 @@
 //! ## How it decides
 //!
 //! * **Error**: ten skips in a row left the scale at its floor. Halving is no answer to what overflows there.
-//! * **Warning**: the scale has been below 1 for three scaler steps, fell there step by step, and falls on.
-//! * **Information**: three or more of the last 20 bursts of skips met the scale at its floor. A floor does what it is there for; whether gradients
-//!   are well at it is for rule `gradient-underflow`.
+//! * **Warning**: the scale has been below 1 for three steps of the scaler, fell there step by step, and falls on.
+//! * **Information**: three or more of the last 20 bursts of skips met the scale at its floor. That is what a floor is for; whether gradients are
+//!   well there is for rule `gradient-underflow`.
 //!
 //! ## What to do
 //!
-//! Lower a floor above 1: the gradients may fit below it. Gradients that do not fit into FP16 at a scale of 1 are too large for it by themselves: keep the layer
-//! that is named in FP32 or BF16; where none is, scan every step.
+//! Where the floor is above 1, lower it: `GradScaler::builder().min_scale(1.0).build()?`. Gradients that do not fit into FP16 at a scale of 1 are
+//! themselves too large: run the layer that is named in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`. Where none is named, scan
+//! every step to see which it is: `Doctor::builder().every(1).attach(&vs)`.
 //!
 //! ## When it stays silent
 //!
-//! On a scale that was set below 1, and on a static one. On calibration that ends at the floor or above. Where another rule names the cause, as
-//! `activation-overflow`, `non-finite-origin`, `gradient-overflow` or `scale-ratchet`, this stands under it as what follows.
+//! On a scale that was set below 1, and on a static one. On a scaler that finds its scale at the floor or above. Where another rule names the cause
+//! (`activation-overflow`, `non-finite-origin`, `gradient-overflow`, `scale-ratchet`) this finding is listed under it.
 
 use super::text::{counted, layer_name, measured, scale, sentence};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};

@@ -1,27 +1,31 @@
 //! ## What it finds
 //!
-//! A loss scale that changes by a factor which is neither the scaler's growth nor its backoff: `update` is called several times in a step, or the scale was
-//! set between two steps.
+//! A loss scale that changed by a factor which is neither the scaler's growth nor its backoff: `update` was called several times in a step, or the
+//! scale was set between two steps.
 //!
 //! ## Why it matters
 //!
-//! Several updates in one step halve the scale several times for one overflow, and count a clean step several times toward the next growth.
+//! Several updates in one step halve the scale several times for one overflow, and count one clean step several times toward the next growth. A scale
+//! set by hand to a bad value costs skipped steps, or small gradients.
 //!
 //! ## How it decides
 //!
-//! By the events of the scaler, each step held against the one before. The bounds `min_scale` and `max_scale` and the rounding of an f32 are allowed for.
+//! By the calls of the scaler, each step compared with the one before. The bounds `min_scale` and `max_scale` and the rounding of an f32 are allowed
+//! for.
 //!
 //! * **Warning**: one step with several updates moved the scale by more than one of them may.
 //! * **Information**: it was set to something else between two steps; somebody may have meant to.
 //!
 //! ## What to do
 //!
-//! Call `update` once per optimizer step, after the last `step`, also with several optimizers and with accumulation.
+//! Call `scaler.update()?` once per optimizer step, after the last `scaler.step`, also with several optimizers and with accumulation.
 //!
 //! ## When it stays silent
 //!
-//! Where the scale is back at its beginning: rule `scaler-not-restored`. On new settings: a scaler that is replaced, or told a new factor or interval, begins anew. On steps missing from the recording. On the first step, so on a state that
-//! is loaded before it. On two scalers that take turns or share a step.
+//! * Where the scale is back at its beginning: rule `scaler-not-restored`.
+//! * On new settings: a scaler that is replaced, or is given another factor or interval.
+//! * On steps missing from the recording, and on the first step, so on a state that is loaded before it.
+//! * On two scalers that take turns or share a step.
 
 use super::scaler_not_restored::is_back_at_its_beginning;
 use super::text::{counted, measured, scale};
@@ -35,7 +39,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP306",
     name: "scale-jump",
     severity: Severity::Warning,
-    summary: "The loss scale changed by a factor that is none of the scaler's own.",
+    summary: "The loss scale changed by a factor that is neither the scaler's growth nor its backoff.",
     source: include_str!("scale_jump.rs"),
 };
 

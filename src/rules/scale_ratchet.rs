@@ -5,48 +5,41 @@
 //!
 //! ## Why it matters
 //!
-//! The scaler answers each such batch by halving, and doubles only after a whole growth interval without one. With a share p of bad batches and an
-//! interval of n steps it gains as often as it loses at p n = ln 2: with n = 2000 one bad batch in 2885 is too many. It looks like a scale that shrinks
-//! over hours; then the gradients underflow and training stops, without a NaN in sight.
+//! The scaler answers each such batch by halving its scale, and doubles it only after a whole growth interval without one. With a share p of bad
+//! batches and an interval of n steps it loses more than it gains from p n = ln 2 = 0.69 on: at n = 2000 one bad batch in 2885 is too many. The scale
+//! shrinks over hours; then the gradients underflow and training stops, without a NaN in sight.
 //!
 //! ## How it decides
 //!
-//! Skips at most 2 clean steps apart are one burst, so that a descent counts once. Two explanations of the clean steps between the bursts are held against each other:
-//! bad batches, which come as often at a low scale as at a high one, and nature, a ceiling of the scale that noise blurs, with tails as heavy as those of
-//! Student's t with three degrees of freedom, together with bad batches that are too few to matter. It is a descent where
+//! Skips with at most 2 clean steps between them are one burst, so that a descent counts once. Two explanations of the clean stretches between the
+//! bursts are compared: bad batches, which come as often at a low scale as at a high one; and a scaler that probes its ceiling, which noisy gradients
+//! blur, with at most a few bad batches. It is a descent where
 //!
-//! * bad batches explain the bursts since some step better than nature does, by 4.25 in the logarithm of the likelihood. That step is the onset;
+//! * bad batches explain the bursts better, by 4.25 in the logarithm of the likelihood, since some step: that is the step named;
 //! * and their measured share is more than the scaler makes good: p n > ln 2;
-//! * and the scale has fallen by 2^3 or more in four or more bursts.
-//! * **Warning** while the scale is 1 or more, with the steps that are left until it falls below; **error** from then on.
+//! * and the scale has fallen by 2^3 or more, in four bursts or more.
 //!
-//! Simulated, against the share of the last 20 bursts that had no growth since the one before (n = 50 unless it says otherwise; medians of 40 runs, in steps):
+//! **Warning** while the scale is 1 or more, with the number of steps until it falls below; **error** from then on.
 //!
-//! | what | likelihood ratio | share of 20 bursts |
-//! |---|---|---|
-//! | found at p = 1.44, 2.2, 3.6, 6 times ln 2 / n | 1700, 420, 220, 125 | 1030, 630, 210, 150 |
-//! | false alarms at 0.72 ln 2 / n, 10,000 steps | 3 in 100 | 11 in 100 |
-//! | false alarms at 0.85 ln 2 / n, 10,000 steps | 15 in 100 | 36 in 100 |
-//! | false alarms on t3 noise of 1 octave, n = 2000, 100,000 steps | 0 in 20 | 4 in 20 |
-//! | the same, of 2 octaves | 2 in 20 | 7 in 20 |
-//! | steps left, told / true (p = 0.5 %, 1 %, 5 %, n = 2000) | 1.2, 1.1, 1.1 | 1.2, 1.1, 1.2 |
-//!
-//! Close to ln 2 / n bad luck and a slow ratchet look alike: no test tells them apart faster without more false alarms.
+//! In simulations (n = 50) bad batches at 1.44, 2.2, 3.6 and 6 times the critical share ln 2 / n are found after 1700, 420, 220 and 125 steps. At
+//! 0.72 times that share, which the scaler bears, 3 in 100 runs of 10,000 steps raise a false alarm, at 0.85 times 15. Close to the critical share
+//! bad luck and a slow descent look alike.
 //!
 //! The rate of skips does not tell: a run that collapses may skip less often than a healthy one.
 //!
 //! ## What to do
 //!
-//! Find what is wrong with the batches whose steps are named. Until then, a floor for the scale (`min_scale`) keeps the other layers and steps alive, and
-//! a growth interval well below ln 2 / p lets the scale recover, where p is small enough for that.
+//! Look at the batches whose steps are named: bad inputs, empty masks, a division by a count of zero. Drop or repair them. Until then a floor,
+//! `GradScaler::builder().min_scale(1.0).build()?`, keeps the scale useful for the other steps, and a growth interval well below 0.69 / p lets it
+//! recover, where p is small enough for that.
 //!
 //! ## When it stays silent
 //!
-//! On calibration: one descent is one burst, and one that noise blurs becomes rarer as the scale falls. On a scaler that probes its ceiling. On fewer bad
-//! batches than the scaler makes good. On a scale that a floor of 1 or more, or hysteresis, holds: then rule `scale-floor` says how often. On one long streak of skips: that
-//! is no bad batch but a fault of the model, and rule `non-finite-origin` or `gradient-overflow` names it. It speaks at the steps that are skipped.
-//!
-//! With two scalers whose scales cannot be told apart it cannot tell, and says so.
+//! * While a scaler finds its scale at the start, and on one that probes its ceiling.
+//! * On fewer bad batches than the scaler makes good.
+//! * On a scale that a floor of 1 or more, or hysteresis, holds: then rule `scale-floor` says how often.
+//! * On one long streak of skips: that is no bad batch but a fault of the model, and rule `non-finite-origin` or `gradient-overflow` names it.
+//! * With two scalers whose scales cannot be told apart: it says that it cannot tell.
 
 use super::scale_advice::ScaleAdvice;
 use super::scale_descent::{Balance, Descent, THRESHOLDS, descent};

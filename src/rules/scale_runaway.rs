@@ -1,6 +1,6 @@
 //! ## What it finds
 //!
-//! A loss scale that has grown above 2^24, sixteen times and more without a single overflow.
+//! A loss scale above 2^24 that has grown sixteen times or more without a single overflow.
 //!
 //! ## Why it matters
 //!
@@ -9,20 +9,21 @@
 //!
 //! ## How it decides
 //!
-//! **Information**: the scale is above 2^24 and grew 16 times or more since the last skip. A scaler that knows its ceiling skips about once per growth,
-//! however high the ceiling lies; one that climbs from 65536 to a ceiling of 2^25 needs 9 growths.
+//! **Information**: the scale is above 2^24 and has doubled 16 times or more since the last skip. A scaler that knows its ceiling overflows about
+//! once per growth, however high the ceiling lies; from 65536 to a ceiling of 2^25 it takes 9.
 //!
-//! A low ceiling is no finding: below 2^16, where scalers begin, many healthy runs have theirs. Whether gradients are well at it is for rule
+//! A low scale is no finding: many healthy runs have their ceiling below 2^16, where scalers begin. Whether gradients are well at it is for rule
 //! `gradient-underflow`.
 //!
 //! ## What to do
 //!
-//! Look at the loss. Where it has converged there is nothing to do; where it never moved, look for what cuts the gradient off. In FP32 and BF16 take the
-//! scaler out. A ceiling (`max_scale` = 2^24) keeps the way back short.
+//! Look at the loss. Where it has converged there is nothing to do. Where it never moved, look for what cuts the gradient off (a `detach`, a
+//! `no_grad`, a loss that is zero). In FP32 and BF16 take the scaler out. A ceiling keeps the way back short:
+//! `GradScaler::builder().max_scale(16777216.0).build()?`.
 //!
 //! ## When it stays silent
 //!
-//! Below 2^24, on a scale that was set, and on one that meets its ceiling now and then.
+//! Below 2^24, on a scale that was set there, and on one that overflows now and then.
 
 use super::text::{counted, measured, scale};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};

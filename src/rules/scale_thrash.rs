@@ -4,27 +4,28 @@
 //!
 //! ## Why it matters
 //!
-//! A healthy dynamic scaler probes its ceiling once per interval and loses that step: about one in n + 1. With n = 10 that is 7 % of the steps, and not any
-//! steps: the batches with the largest gradients are those that overflow, so training is biased away from them. With n = 10 the loss ended twice as
-//! high as with n = 200 in one run, with n = 20 12 % higher; from n = 50 on the cost vanishes in the noise.
+//! A healthy dynamic scaler probes its ceiling once per growth interval n and loses that step: at most one in n + 1. With n = 10 that costs 7 % of
+//! the steps, and not any steps: the batches with the largest gradients are those that overflow, so training is biased away from them. In one run the
+//! loss ended twice as high with n = 10 as with n = 200, and 12 % higher with n = 20; from n = 50 on the cost vanishes in the noise.
 //!
 //! ## How it decides
 //!
-//! **Warning**: over the latest skips, 64 at most and 10 at least, more than 2 % of the steps were skipped, and more than 60 % of the skips had a growth
-//! of the scale since the skip before. The 2 % must be exceeded by a margin of one in the square root of the number of skips, for few do not
-//! tell a rate. The onset is the first skip after a growth.
+//! **Warning**: over the latest skips, 10 to 64 of them, more than 2 % of the steps were skipped, and more than 60 % of the skips came after the
+//! scale had grown. The 2 % must be exceeded by the error of such a count (a third for ten skips). The step named is that of the first skip after a
+//! growth.
 //!
-//! Simulated with noise of 1 to 3 octaves from batch to batch, as batches of size 1 have it, and with heavy tails: n = 10, 20 and 30 skip 7 %, 3.6 % and 2.4 % of the
-//! steps and are found, n = 50, 100 and 500 skip 1.5 %, 0.8 % and 0.3 % and are not.
+//! Simulated with gradients that vary by 1 to 3 octaves from batch to batch, n = 10, 20 and 30 skip 7 %, 3.6 % and 2.4 % of the steps and are found;
+//! n = 50, 100 and 500 skip 1.5 %, 0.8 % and 0.3 % and are not.
 //!
 //! ## What to do
 //!
-//! Set the growth interval that is named: with it fewer than 1 % of the steps would be skipped, as far as they are skipped for probing.
+//! Set the growth interval that is named, at which probing skips fewer than 1 % of the steps: `GradScaler::builder().growth_interval(100).build()?`,
+//! or `scaler.set_growth_interval(100)?` in a run that goes on. The default, 2000, is rarely wrong.
 //!
 //! ## When it stays silent
 //!
-//! On calibration, which is one burst of skips at the start. On a scaler that probes its ceiling once per interval, where that costs less than 2 %. On skips that
-//! no growth has gone before: those are bad batches, and rule `scale-ratchet` counts them. On a static scale.
+//! While the scaler finds its scale at the start. On a scaler whose probing costs less than 2 %. On skips that no growth went before: those are bad
+//! batches, and rule `scale-ratchet` counts them. On a static scale.
 
 use super::text::{counted, measured, number, scale, share};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};

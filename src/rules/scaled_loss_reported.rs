@@ -1,11 +1,11 @@
 //! ## What it finds
 //!
-//! A loss, as given to `doctor.step`, that is the loss scale times the loss.
+//! A loss told to `doctor.step` that still carries the loss scale.
 //!
 //! ## Why it matters
 //!
-//! What is logged is 65536 times too large and jumps whenever the scale moves, so that neither a curve nor a rule on the loss means anything. Often the same number is used to choose
-//! a checkpoint or to lower the learning rate.
+//! What is logged is 65536 times too large and jumps whenever the scale moves, so neither a curve nor a rule on the loss means anything. Often the
+//! same number picks the checkpoint or lowers the learning rate.
 //!
 //! ## How it decides
 //!
@@ -13,7 +13,7 @@
 //!
 //! ## What to do
 //!
-//! Report the loss itself, as the forward pass gave it.
+//! Report the loss as forward gave it: `doctor.step(&loss)`, not the result of `scaler.scale(&loss)`. See that what you log is the same.
 //!
 //! ## When it stays silent
 //!
@@ -41,7 +41,7 @@ static SIGHTINGS: Threshold = Threshold {
     name: "fewest-steps",
     default: 3.0,
     unit: "steps",
-    reason: "two numbers that agree to 1e-4 by chance do so once in some thousand steps, and not three times",
+    reason: "Two numbers that agree to 1e-4 by chance do so once in some thousand steps, and not three times.",
 };
 
 static THRESHOLDS: [Threshold; 1] = [SIGHTINGS];

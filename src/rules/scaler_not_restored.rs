@@ -4,17 +4,18 @@
 //!
 //! ## Why it matters
 //!
-//! Weights and optimizer are far along, and the scaler begins to search: from an `init_scale` that is too high it skips steps, one for each octave; from
-//! one that is too low the gradients underflow for thousands of steps until it has grown.
+//! Weights and optimizer are far along, and the scaler searches anew. From an `init_scale` that is too high it skips steps, one for each halving;
+//! from one that is too low, gradients underflow for thousands of steps until the scale has grown.
 //!
 //! ## How it decides
 //!
-//! By the events of the scaler, each step held against the one before. **Warning**: between two steps the scale went from something else to `init_scale`, by none of the scaler's
-//! own factors, and the step after it went on from there.
+//! By the calls of the scaler, each step compared with the one before. **Warning**: between two steps the scale went back to `init_scale`, by none of
+//! the scaler's own factors, and the next step went on from there.
 //!
 //! ## What to do
 //!
-//! Keep one scaler for the whole run, outside of the loop over epochs. Save its state with the checkpoint (`scaler.state_dict()`) and load it.
+//! Keep one scaler for the whole run, outside the loop over epochs. Save its state with each checkpoint, `scaler.save("scaler.json")?`, and read it
+//! with the weights, `scaler.load("scaler.json")?`.
 //!
 //! ## When it stays silent
 //!

@@ -1,25 +1,29 @@
 //! ## What it finds
 //!
-//! A schedule that goes on while the loss scaler withholds steps, so that much of the learning rate is spent on steps that were never taken.
+//! A schedule that goes on while the loss scaler skips steps, so that much of the learning rate is spent on steps that were never taken.
 //!
 //! ## Why it matters
 //!
-//! A scaler that starts too high withholds its first steps. A schedule that falls at each of them, counted by the loop and not by the optimizer, begins training at a fraction of the rate that was meant:
-//! with three withheld steps and a rate that halves each time, at an eighth. PyTorch warns "scheduler stepped before optimizer".
+//! A scaler that starts too high skips its first steps. A schedule that falls at each of them, because the loop counts and not the optimizer, begins
+//! training at a fraction of the rate that was meant: with three skipped steps and a rate that halves each time, at an eighth. PyTorch warns of a
+//! "call of lr_scheduler.step() before optimizer.step()".
 //!
 //! ## How it decides
 //!
-//! **Warning**: the learning rate fell right after withheld steps, at two of them at least, and what it lost at all of them is more than half of the highest it was.
+//! **Warning**: the learning rate fell right after skipped steps, at two of them at least, and lost there, all together, more than half of the
+//! highest it was.
 //!
-//! It needs the learning rate: `doctor.lr(lr)`.
+//! It needs to be told the learning rate: `doctor.lr(lr)`.
 //!
 //! ## What to do
 //!
-//! Step the scheduler only where `scaler.step` returned `StepOutcome::Applied`; or start the loss scale lower, so that no step is withheld.
+//! Step the schedule only where the optimizer was stepped: `if scaler.step(&mut opt)?.applied() { schedule.step(); }`. Or start the loss scale lower,
+//! so that no step is skipped: `GradScaler::builder().init_scale(1024.0).build()?`.
 //!
 //! ## When it stays silent
 //!
-//! On a slow schedule, of which a few withheld steps cost next to nothing. On a rate that rises, as in a warm-up. Where the rate is not known: then it says so.
+//! On a slow schedule, of which a few skipped steps cost next to nothing. On a rate that rises, as in a warm-up. Where the rate is not known: then it
+//! says so.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::{counted, measured, number, share};
@@ -33,7 +37,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP612",
     name: "scheduler-ahead",
     severity: Severity::Warning,
-    summary: "The learning rate was lowered over steps that the scaler withheld.",
+    summary: "The learning rate was lowered over steps that the scaler skipped.",
     source: include_str!("scheduler_ahead.rs"),
 };
 
@@ -43,7 +47,7 @@ static MOVES: Threshold = Threshold {
     name: "fewest-scheduler-steps",
     default: 2.0,
     unit: "steps",
-    reason: "one drop of a step-wise schedule may fall on a withheld step by chance, and then nothing is lost",
+    reason: "One drop of a step-wise schedule may fall on a skipped step by chance, and then nothing is lost.",
 };
 
 /// What the rate lost at them.
@@ -52,7 +56,7 @@ static LOST: Threshold = Threshold {
     name: "lost-share",
     default: 0.5,
     unit: "share of the highest learning rate",
-    reason: "a cosine or linear schedule of 100 steps loses 1 % to 3 % over three skips; one that halves at each step loses 87 %",
+    reason: "A cosine or linear schedule of 100 steps loses 1 % to 3 % over three skips; one that halves at each step loses 87 %.",
 };
 
 static THRESHOLDS: [Threshold; 2] = [MOVES, LOST];
@@ -73,7 +77,7 @@ impl Rule for SchedulerAhead {
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if aggregate.recipe.lr_unknown_at_skips() {
             return vec![Verdict::Unsure(
-                "steps were withheld, and the learning rate is not known: tell it with `doctor.lr(lr)` at each step"
+                "steps were skipped, and the learning rate is not known: tell it with `doctor.lr(lr)` at each step"
                     .into(),
             )];
         }
@@ -91,14 +95,14 @@ impl Rule for SchedulerAhead {
                     measured("lost_share_of_highest_lr", lost_share),
                 ],
                 explanation: format!(
-                    "From step {} on {moves} steps of the scheduler had no step of the optimizer: the scaler withheld it, and the learning rate fell all the same, from {} to {}. {} of the highest rate \
+                    "From step {} on {moves} steps of the scheduler had no step of the optimizer: the scaler skipped it, and the learning rate fell all the same, from {} to {}. {} of the highest rate \
                      was lost that way.",
                     sighting.first.saturating_sub(1),
                     number(from),
                     number(to),
                     share(lost_share)
                 ),
-                remedy: "Step the scheduler only when the step was applied: `if scaler.step(&mut opt)?.applied() { schedule.step() }`. A lower `init_scale` withholds fewer steps at the start.".into(),
+                remedy: "Step the scheduler only when the step was applied: `if scaler.step(&mut opt)?.applied() { schedule.step() }`. A lower `init_scale` skips fewer steps at the start.".into(),
             })
         })
     }

@@ -1,26 +1,29 @@
 //! ## What it finds
 //!
-//! Operators whose output is zero although what went in is not, because of the format: divided by an infinity that overflowed before, or too small for FP16.
+//! Operators that give zeros because of FP16, although what went in is not zero: a division by something that overflowed to infinity, or results too
+//! small for FP16.
 //!
 //! ## Why it matters
 //!
-//! Nothing turns NaN. The loss is finite, the scaler sees nothing, the step is applied, and what lies behind the layer gets zeros. A layer norm written
-//! by hand in FP16 does it as soon as a value stands 256 from the mean: the square is infinite, so is the variance, and x / inf is 0.
+//! Nothing turns NaN. The loss is finite, the scaler sees nothing, the step is applied, and the layers behind get zeros. A layer norm written by hand
+//! in FP16 does it as soon as one value stands 256 from the mean: its square is infinite, so is the variance, and x / inf is 0.
 //!
 //! ## How it decides
 //!
-//! From what went into the operator, by arithmetic and not by the zeros alone:
+//! By what went into the operator; zeros alone prove nothing:
 //!
-//! * **Error**, at once: the divisor (or what a root or a reciprocal was taken of) holds infinities, and half or more of the output is zero while it is
-//!   finite. **Warning** where it is less than half.
-//! * **Warning**, in 3 scanned steps in a row: an FP16 output of 64 elements or more that is zero throughout, while none of the inputs is, and the largest product,
-//!   power, quotient or cast that they can give lies below 2^-25, which FP16 rounds to zero; or an exponential or a sigmoid, which are never zero, that is zero throughout.
+//! * **Error**, at once: the divisor (or what a root or a reciprocal was taken of) holds infinities, and half or more of the output is zero while it
+//!   is finite. **Warning** where it is less than half.
+//! * **Warning**, in 3 scanned steps in a row: an FP16 output of 64 elements or more that is zero throughout, while no input is, and the largest
+//!   product, power, quotient or cast that these inputs can give lies below 2^-25, which FP16 rounds to zero. Or an exponential or a sigmoid, never
+//!   zero in exact arithmetic, that is zero throughout.
 //!
-//! The layer named is that in which the infinity was born, or the number became too small.
+//! The layer named is the one in which the infinity was born, or the number became too small.
 //!
 //! ## What to do
 //!
-//! Compute that operator in FP32: convert its input first. A layer norm of the library adds up in FP32 whatever its input is held in.
+//! Compute that operator in FP32: cast its input first, `x.to_kind(Kind::Float)`, inside `no_autocast`. In place of a layer norm by hand take the
+//! library's, `nn::layer_norm` or `x.layer_norm(..)`: it adds up in FP32 whatever its input is.
 //!
 //! ## When it stays silent
 //!

@@ -4,22 +4,24 @@
 //!
 //! ## Why it matters
 //!
-//! The step follows the sum of all gradients of the run, not that of its batch. It is like momentum that never fades: the loss swings or diverges, and seems to ask for a smaller
-//! learning rate. Under a loss scaler it is worse: old gradients are unscaled, new ones carry the scale.
+//! Each step follows the sum of all gradients of the run, not that of its batch. It is like momentum that never fades: the loss swings or diverges,
+//! and seems to ask for a smaller learning rate. Under a loss scaler it is worse: the old gradients are unscaled, the new ones carry the scale.
 //!
 //! ## How it decides
 //!
-//! **Error**: at two watched steps an optimizer stepped a parameter whose gradient held what an earlier step had used. That is known by the memory: between the earlier step and the next
-//! backward pass the gradient was neither taken away nor written to, and from there on it was not cleared.
+//! **Error**: at two watched steps an optimizer stepped a parameter whose gradient still held what an earlier step had used. The doctor knows it by
+//! the memory: between the earlier step and the next backward pass nobody cleared the gradient or wrote to it.
 //!
 //! ## What to do
 //!
-//! Call `opt.zero_grad()` before each backward pass of a new step.
+//! Call `opt.zero_grad()` before the backward pass of each new step (with accumulation, before that of the first micro-batch).
 //!
 //! ## When it stays silent
 //!
-//! On accumulation: no optimizer has used those gradients yet. On a GAN, whose discriminator collects gradients while the generator is trained, and is cleared before its own turn. On
-//! gradients cleared at the end of the loop or at its beginning, by taking them away or by writing zeros. Where only single steps of a run are watched.
+//! * On accumulation: no optimizer has used those gradients yet.
+//! * On a GAN, whose discriminator collects gradients while the generator is trained, and is cleared before its own turn.
+//! * On gradients cleared at the end of the loop or at its beginning, by dropping them or by writing zeros.
+//! * Where only single steps of a run are watched.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::counted;
@@ -43,7 +45,7 @@ static SIGHTINGS: Threshold = Threshold {
     name: "fewest-steps",
     default: 2.0,
     unit: "steps",
-    reason: "a loop that forgets to clear does so at every step; one left-over gradient may be a restart or an experiment at the prompt",
+    reason: "A loop that forgets to clear does so at every step; one left-over gradient may be a restart or an experiment at the prompt.",
 };
 
 static THRESHOLDS: [Threshold; 1] = [SIGHTINGS];

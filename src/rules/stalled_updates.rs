@@ -4,29 +4,30 @@
 //!
 //! ## Why it matters
 //!
-//! The loss stays where it began, and nothing is NaN. A common reason under FP16 is clipping the gradient's norm before it is unscaled: the norm that is
-//! clipped is 65536 times too large, so what is left after unscaling is 65536 times too small. Adam hides it, SGD does not.
+//! The loss stays where it began, and nothing is NaN. A common reason under FP16 is clipping the gradient's norm before it is unscaled: the norm that
+//! is clipped is 65536 times too large, so what is left after unscaling is 65536 times too small. SGD stands still; Adam hides it.
 //!
 //! ## How it decides
 //!
-//! **Warning**: at five scanned steps in a row, the tenth of the run or later, the median over the weight matrices of rms(update) / rms(weight) was below 1e-6, and
-//! the loss is above 0.9 of what it began with. Healthy runs have 2e-5 to 8e-3, and 3e-7 where they have converged, hence the loss; runs clipped before unscaling
-//! have 2e-7 to 7e-7. A matrix whose gradient is zero counts as one that is not moved: weight decay or momentum alone moves it.
+//! **Warning**: at five scanned steps in a row, from the tenth on, the median over the weight matrices of rms(update) / rms(weight) was below 1e-6,
+//! and the loss is above 0.9 of its first value. Healthy runs have 2e-5 to 8e-3, and 3e-7 once they have converged, hence the condition on the loss;
+//! runs clipped before unscaling have 2e-7 to 7e-7. A matrix whose gradient is zero counts as not moved, even if weight decay or momentum moves it.
 //!
-//! A ratio that falls slowly is a schedule, and one that rises is a warm-up: where it came down from more than it is now it must have dropped to a
-//! thirtieth within a step, and it must not have doubled since. Where the learning rate is known and fell as far, it is a schedule too.
+//! A ratio that falls little by little is a schedule, and one that rises is a warm-up: it must have dropped to a thirtieth within a step, or never
+//! have been higher, and it must not have doubled since. Where the learning rate is known and fell as far, it is a schedule too.
 //!
 //! ## What to do
 //!
-//! Under a loss scaler: unscale before clipping. Otherwise a higher learning rate. Where the gradient is exactly zero: look for what
-//! shuts it off, as units that are dead.
+//! Under a loss scaler, unscale before clipping: `scaler.unscale(&mut opt)?; opt.clip_grad_norm(1.0); scaler.step(&mut opt)?`. Otherwise raise the
+//! learning rate: `opt.set_lr(lr)`. Where the gradient is exactly zero, look for what shuts it off, such as dead ReLU units or a `detach`.
 //!
 //! ## When it stays silent
 //!
-//! On a loss that has come down by a tenth; without a loss. In a warm-up and at the end of a schedule. On steps that a scaler skips. Where the gradient
-//! underflows: `gradient-underflow`, `no-loss-scale` or `static-scale-wrong` then names the cause, and this follows from it; so too where forward is not
-//! finite, where weights are ruined, and after updates that kept above 0.05 of the weights (rule `exploding-updates`). Where FP16 or BF16 parameters
-//! are stepped: that is for `dead-updates`.
+//! * On a loss that has come down by a tenth, and without a loss.
+//! * In a warm-up, at the end of a schedule, on steps that a scaler skips.
+//! * Where gradients underflow: `gradient-underflow`, `no-loss-scale` or `static-scale-wrong` names the cause, and this finding is listed under it.
+//!   So too where forward is not finite, where weights are ruined, and after updates that kept above 0.05 of the weights (rule `exploding-updates`).
+//! * Where FP16 or BF16 parameters are stepped: that is for `dead-updates`.
 
 use super::text::{counted, measured, number, scale, share};
 use super::update_advice::{may_update, stepped_in_low_precision};

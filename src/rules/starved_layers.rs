@@ -1,25 +1,31 @@
 //! ## What it finds
 //!
-//! Layers near the input that learn nothing, in a deep FP16 network whose gradients fade from layer to layer: each factor is harmless, and together they end below what FP16 holds.
+//! Layers near the input that learn nothing, in a deep FP16 network whose gradients shrink from layer to layer: each factor is harmless, and together
+//! they end below what FP16 holds.
 //!
 //! ## Why it matters
 //!
-//! The layers near the loss learn, so the loss falls, and nothing is NaN. The front of the network stays what chance made it.
+//! The layers near the loss learn, so the loss falls, and nothing is NaN. The front of the network stays as it was initialised.
 //!
 //! ## How it decides
 //!
-//! By Ehat, the predicted `1 - cosine` between a gradient and what FP16 kept of it, as rule `gradient-underflow` has it, of the gradients of activations, layer by layer in the order of backward;
-//! of each layer the gradient that is nearest the input.
+//! By Ehat of the gradients of activations, layer by layer in the order of backward; of each layer the gradient nearest the input.
 //!
-//! **Warning**: the layers nearest the input, two at the least, have an Ehat above 0.01 in three samples in a row, or nothing left, while the quarter nearest the loss is below 1e-4; the largest element falls by six octaves or more from the
-//! one to the other; and no single step from a layer to the next makes up more than 60 % of that. Where one does, a layer is to blame, and `gradient-underflow` names it alone.
+//! **Warning**, where in three scanned steps in a row
+//!
+//! * the layers nearest the input, two at the least, have an Ehat above 0.01, or nothing left;
+//! * the quarter of the layers nearest the loss is below 1e-4;
+//! * the largest element falls by six octaves or more from the one to the other;
+//! * and no single step from a layer to the next makes up more than 60 % of that. Where one does, that layer is to blame, and rule
+//!   `gradient-underflow` names it alone.
 //!
 //! The layer named is the one nearest the input. Each starved layer is listed with what fades there and what is lost.
 //!
 //! ## What to do
 //!
-//! Raise the loss scale, to the value named where there is one. Where no scale serves both ends: initialise so that each layer keeps the size of its gradient, normalise, or add residual
-//! connections; or keep the front layers' backward in FP32 or BF16.
+//! Raise the loss scale to the value named, where there is one: `GradScaler::builder().init_scale(..).build()?`. Where no scale serves both ends,
+//! keep the size of the gradient from layer to layer: residual connections, normalisation, an initialisation that preserves variance (Kaiming,
+//! Xavier). Or run the front layers in FP32: `no_autocast(|| front.forward(&x.to_kind(Kind::Float)))`.
 //!
 //! ## When it stays silent
 //!

@@ -10,26 +10,30 @@
 //!
 //! ## How it decides
 //!
-//! * **Error**, too high: gradients overflowed at more than half of the last 32 steps, of 17 or more, while forward was finite. Fewer say nothing: a dynamic
-//!   scaler may take 16 to find its place, and gradients are largest at the beginning. Where the loss is multiplied by hand and no scaler looks at the gradients, at the first such step.
-//! * **Error or warning**, too low: gradients underflow as rule `gradient-underflow` judges it, and at a higher scale they would not.
+//! * **Error**, too high: gradients overflowed at more than half of the last 32 steps, of 17 or more, while forward was finite. (Fewer steps say
+//!   nothing: gradients are largest at the beginning.) Where the loss is multiplied by hand and nothing checks the gradients, at the first such step.
+//! * **Error** or **warning**, too low: gradients underflow as rule `gradient-underflow` judges it, and at a higher scale they would not.
 //!
-//! In both there is a scale at which all gradients that were seen are well. Where none is, a layer is to blame, and `gradient-overflow` or
-//! `gradient-underflow` names it.
+//! In both cases there is a scale at which all gradients that were seen are well. Where there is none, a layer is to blame, and `gradient-overflow`
+//! or `gradient-underflow` names it.
 //!
 //! A ceiling below 2^16, or a static scale of any size, is no fault by itself.
 //!
 //! ## What to do
 //!
-//! Set the scale that is named, or use a dynamic scaler. The scale is a power of two out of the window in which every gradient that was seen keeps Ehat, the predicted error of
-//! its direction, below 1e-4, and the largest keeps a bit of headroom. Where gradients were infinite it is a guess that says so, for how large they are FP16 cannot tell. Where one
-//! was infinite whenever it was scanned there is no number to name: use a dynamic scaler, or lower the scale by 2^8 at a time. Where nothing is left
-//! of a gradient, a scale above 2^16 leaves 8 bits of headroom: such a run has learnt nothing, and its gradients grow once it does.
+//! Use a dynamic scaler, `GradScaler::default()`, or set the scale that is named: `GradScaler::builder().static_scale(1024.0).build()?`.
+//!
+//! The scale named is a power of two at which every gradient that was seen keeps Ehat below 1e-4 and the largest keeps a bit of headroom. How large
+//! an infinite gradient was FP16 cannot tell: where gradients overflowed the number is a guess, and says so; where one overflowed whenever it was
+//! scanned there is no number, and a static scale is best lowered by 2^8 at a time. Where nothing was left of a gradient, the number leaves 8 bits of
+//! headroom: such a run has learnt nothing, and its gradients grow once it does.
 //!
 //! ## When it stays silent
 //!
-//! On a scale that moves: then it is for rules `scale-ratchet`, `scale-floor` and `gradient-underflow`. On a static scale of 1, and on none: rule `no-loss-scale`. On one that skips the first steps and then trains. On a static
-//! scale at which gradients overflow now and then: rule `gradient-overflow`. On one at which all gradients are well.
+//! * On a scale that moves: that is for rules `scale-ratchet`, `scale-floor` and `gradient-underflow`.
+//! * On a static scale of 1, and on none: rule `no-loss-scale`.
+//! * On one that skips its first steps and then trains.
+//! * On one at which gradients overflow now and then: rule `gradient-overflow`.
 
 use super::gradient_overflow::scale_too_high;
 use super::scaling::Scaling;

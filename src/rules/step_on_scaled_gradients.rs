@@ -1,24 +1,25 @@
 //! ## What it finds
 //!
-//! An optimizer that is stepped after a scaled backward pass, with gradients that nobody divided by the loss scale.
+//! An optimizer that was stepped after a scaled backward pass, with gradients that nobody divided by the loss scale.
 //!
 //! ## Why it matters
 //!
-//! Each step is too large by the scale: under SGD the weights are thrown away at once. Under Adam the size cancels, and what is lost is the check: infinite gradients go
-//! into the weights, and clipping and weight decay are out by the scale.
+//! Each step is too large by the scale. SGD throws the weights away at once. Under Adam the size cancels, and what is lost is the check: infinite
+//! gradients go into the weights, and clipping and weight decay are wrong by the factor of the scale.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first watched step at which a loss was scaled by something other than 1, an optimizer changed parameters, and neither the scaler unscaled anything nor were the gradients
-//! multiplied by the inverse of the scale before the next backward pass began or the step ended.
+//! **Error**, at the first watched step at which a loss was scaled by something other than 1 and an optimizer changed parameters, while neither the
+//! scaler unscaled anything nor the gradients were multiplied by the inverse of the scale before the next backward pass or the end of the step.
 //!
 //! ## What to do
 //!
-//! Step through the scaler: `scaler.step(&mut opt)?` unscales, checks, and steps.
+//! Step through the scaler, which unscales, checks, and steps: `scaler.step(&mut opt)?` in place of `opt.step()`.
 //!
 //! ## When it stays silent
 //!
-//! On a second optimizer, trained on a loss without a scale, that steps before the first is unscaled. On gradients divided by the scale by hand, in place. Where the scaler of somebody else cannot be seen to have scaled this loss.
+//! On a second optimizer, trained on a loss without a scale, that steps before the first is unscaled. On gradients divided by the scale by hand, in
+//! place. Where another library's scaler cannot be seen to have scaled this loss.
 
 use super::recipe_mistake::{Telling, WATCHED_WITH_SCALER, judge};
 use super::text::{measured, scale as write_scale};
@@ -49,7 +50,7 @@ impl Rule for StepOnScaledGradients {
         judge(aggregate, |mistake, sighting| {
             let Mistake::SteppedScaled { scale, adaptive } = *mistake else { return None };
             let effect = if adaptive {
-                "This optimizer divides by the size of its gradients, so the steps look right; but nothing withholds a step with infinite gradients, and a limit of clipping is \
+                "This optimizer divides by the size of its gradients, so the steps look right; but nothing skips a step with infinite gradients, and a limit of clipping is \
                  out by the scale."
             } else {
                 "Each step is as many times too large."
@@ -62,7 +63,7 @@ impl Rule for StepOnScaledGradients {
                     sighting.first,
                     write_scale(scale)
                 ),
-                remedy: "Replace `opt.step()` by `scaler.step(&mut opt)?`, followed by `scaler.update()?`: it divides by the scale, and withholds the step when a gradient is not finite.".into(),
+                remedy: "Replace `opt.step()` by `scaler.step(&mut opt)?`, followed by `scaler.update()?`: it divides by the scale, and skips the step when a gradient is not finite.".into(),
             })
         })
     }

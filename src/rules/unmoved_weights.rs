@@ -1,32 +1,32 @@
 //! ## What it finds
 //!
-//! Weights that have gradients and never change: nobody steps them. The optimizer was built on another VarStore, `step` is not called, a step written by
-//! hand computes new weights and does not assign them, or FP32 copies made by hand are stepped and not copied back.
+//! Weights that have gradients and never change: nobody steps them. The optimizer was built on another `VarStore`, its `step` is not called, a step
+//! written by hand computes new weights and does not assign them, or FP32 copies made by hand are stepped and not copied back.
 //!
 //! ## Why it matters
 //!
-//! Nothing is learnt, and nothing else shows it: gradients look well, the loss is finite and flat.
+//! Nothing is learnt, and nothing else shows it: gradients look well, and the loss is finite and flat.
 //!
 //! ## How it decides
 //!
-//! At a scanned step counts a weight that has a finite gradient other than zero, that no operator changed since the scan before, and whose step no scaler
-//! withheld.
+//! It counts the scanned steps at which a weight has a finite gradient other than zero, no operator changed it since the last scan, and no scaler
+//! skipped the step.
 //!
-//! * **Error**: five scanned steps of this kind and 64 steps from the first of them to the latest, for every weight that had a gradient in that time.
+//! * **Error**: five such steps, the last of them 64 steps or more after the first, for every weight that had a gradient in that time.
 //! * **Information**: the same for some of the weights, while others are stepped. It may be meant so, as where only a head is trained.
 //!
-//! Five scans, so that it is found at a budget too; 64 steps, since a loop that calls `doctor.step` for each micro-batch steps the optimizer more seldom than that only
-//! where it accumulates over more.
+//! Why 64: a loop that calls `doctor.step` for each micro-batch may accumulate over many before its optimizer steps.
 //!
 //! ## What to do
 //!
-//! Build the optimizer on the VarStore whose weights forward reads, call its step after each backward, and assign what a step written by hand computes. What is
-//! not to be trained is frozen: then it has no gradient either, and backward is faster.
+//! Build the optimizer on the `VarStore` whose weights forward reads, and call its step after each backward. A step by hand has to write into the
+//! weight: `tch::no_grad(|| w.g_sub_(&(w.grad() * lr)))`, not `let w = &w - w.grad() * lr`. Freeze what is not to be trained (`vs.freeze()`, or
+//! `set_requires_grad(false)` on a tensor): then it has no gradient either, and backward is faster.
 //!
 //! ## When it stays silent
 //!
-//! On frozen weights, and on weights whose gradient is zero, as behind a gate. On steps that a scaler withholds. On weights that are written back from FP32 copies of
-//! `MasterWeights`, which `broken-masters` judges. Where the learning rate is zero: the optimizer steps.
+//! On frozen weights, and on weights whose gradient is zero, as behind a gate. On steps that a scaler skips. On weights with FP32 copies by
+//! `MasterWeights`, which rule `broken-masters` judges. Where the learning rate is zero: the optimizer does step.
 
 use super::text::{count, counted, said};
 use super::update_advice::some_of;
@@ -124,7 +124,7 @@ fn explanation(names: &[String], moved: usize, since: u64, latest: u64) -> Strin
         _ => format!("{} changed in that time.", count(moved, "other parameter")),
     };
     format!(
-        "From step {since} to step {latest} nothing that LibTorch ran changed the values of {who}, although they had finite gradients and no scaler withheld the \
+        "From step {since} to step {latest} nothing that LibTorch ran changed the values of {who}, although they had finite gradients and no scaler skipped the \
          step. {rest}"
     )
 }

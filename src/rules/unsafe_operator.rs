@@ -1,29 +1,33 @@
 //! ## What it finds
 //!
-//! An operator that autocast on a GPU would have run in FP32, run in FP16, where it did harm: its result overflowed, it gave an exact 0 or 1 that a logarithm then took, or the
-//! rounding of its input, cast by hand, costs its result percents.
+//! An operator that autocast on a GPU would have run in FP32, run in FP16, where it did harm: its result overflowed, or it gave an exact 0 or 1 of
+//! which a logarithm was taken, or its input was cast to FP16 by hand and that rounding alone changes the result by percents.
 //!
 //! ## Why it matters
 //!
-//! Autocast keeps `exp`, `log`, `pow`, `softmax`, norms and sums in FP32 because FP16 has no room for them: a sum of 65,520 ones is infinite, exp(12) is, sigmoid(9) is exactly 1
-//! and log(1 - 1) is not finite, and a score of 300 is rounded to the next quarter, which is a quarter too much or too little in the exponent. A cast by hand undoes that.
+//! Autocast keeps `exp`, `log`, `pow`, `softmax`, norms and sums in FP32 because FP16 has no room for them: a sum of 65,520 ones is infinite, and so
+//! is exp(12); sigmoid(9) is exactly 1, and log(1 - 1) is -inf; a score of 300 is rounded to the nearest quarter, and an eighth more or less in the
+//! exponent changes a probability by 13 %. A cast by hand undoes that care.
 //!
 //! ## How it decides
 //!
-//! The name alone decides nothing: LibTorch's CPU autocast leaves softmax and layer norms in FP16, adds up in FP32 inside, and does no harm. On evidence:
+//! The name of the operator alone decides nothing: LibTorch's CPU autocast leaves softmax and layer norms in FP16, adds up in FP32 inside, and does
+//! no harm. It takes evidence:
 //!
 //! * **Error**: the FP16 result of such an operator holds an infinity although its inputs are finite. (Other operators: rule `activation-overflow`.)
-//! * **Error**: a logarithm gave -inf, and the exact 0, or the exact 1 that was taken from 1, came out of a sigmoid or a softmax in FP16.
-//! * **Warning**: an exponential or a softmax takes FP16 that was cast by hand from FP32, and the largest of it is so large that its rounding changes the result by 1 % or more.
+//! * **Error**: a logarithm gave -inf, and the exact 0, or the exact 1 that was subtracted from 1, came out of a sigmoid or a softmax in FP16.
+//! * **Warning**: an exponential or a softmax takes FP16 that was cast by hand from FP32, and the largest value is so large that rounding it changes
+//!   the result by 1 % or more.
 //!
 //! ## What to do
 //!
-//! Take that operator in FP32: convert its input first, or ask for an FP32 result. Use the fused forms: `log_softmax`, cross-entropy on logits, `binary_cross_entropy_with_logits`, `logsumexp`.
+//! Ask for an FP32 result, `x.softmax(-1, Kind::Float)`, `x.sum(Kind::Float)`, or cast the input first: `x.to_kind(Kind::Float).exp()`. Better still,
+//! use the fused forms: `log_softmax`, `cross_entropy_for_logits`, `binary_cross_entropy_with_logits`, `logsumexp`.
 //!
 //! ## When it stays silent
 //!
-//! On these operators in FP16 without evidence of harm. On FP32 and BF16. On infinities of masks, and on poles (the logarithm of a zero that was not made by FP16: rule
-//! `non-finite-origin`).
+//! On these operators in FP16 without evidence of harm. On FP32 and BF16. On infinities of masks. On the logarithm of a zero that FP16 did not make:
+//! that is rule `non-finite-origin`.
 
 use super::graph::{Graph, Node};
 use super::text::{base_name, counted, is_pole, keep_in_range, layer_name, measured, number, said, share};
@@ -48,7 +52,7 @@ static ROUNDING: Threshold = Threshold {
     name: "rounding-error",
     default: 0.01,
     unit: "relative error of the largest exponentials",
-    reason: "FP16's own rounding is 0.05 %; from 1 % on a probability is wrong by more than training noise of a percent. Arithmetic: 2^(floor(log2 max) - 11).",
+    reason: "FP16's own rounding is 0.05 %; from 1 % on a probability is plainly wrong. The error is 2^(floor(log2 max) - 11), where max is the largest value.",
 };
 
 /// What CUDA's autocast runs in FP32.

@@ -5,17 +5,22 @@
 //!
 //! ## Why it matters
 //!
-//! Gradients divided by the scale twice are 65536 times too small: SGD stands still. Unscaled after each micro-batch, the earlier micro-batches count for nothing.
-//! The library's scaler refuses and ends the run; others do not notice.
+//! Gradients divided by the scale twice are 65536 times too small: SGD stands still. Unscaled after each micro-batch, the earlier micro-batches count
+//! for nothing. This library's scaler refuses and ends the run; others do not notice.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first: the scaler refused a second `unscale`; or two `unscale` of one optimizer with no step between, of which the second followed an `update`
-//! and a backward pass that added to gradients that were there; or gradients were multiplied by exactly the inverse of the scale, and then unscaled.
+//! **Error**, the first time:
+//!
+//! * the scaler refused a second `unscale`;
+//! * or one optimizer was unscaled twice with no step between, and the second time followed an `update` and a backward pass that added to gradients
+//!   that were there;
+//! * or gradients were multiplied by exactly the inverse of the scale, and then unscaled.
 //!
 //! ## What to do
 //!
-//! Call `unscale` once per optimizer and step, after the last micro-batch. Leave the division to the scaler.
+//! Call `scaler.unscale(&mut opt)?` once per optimizer and step, after the last micro-batch (or not at all: `scaler.step` does it). Leave the
+//! division to the scaler.
 //!
 //! ## When it stays silent
 //!

@@ -12,16 +12,24 @@
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first call that the library's scaler refused, or that the order of its events shows; **warning** for `update` twice, which a scaler of somebody else
-//! does not refuse.
+//! **Error**, at the first call that this library's scaler refused, or that the order of the calls shows. **Warning** for `update` twice under a
+//! scaler other than this library's, which does not refuse it.
 //!
 //! ## What to do
 //!
-//! The order is `scaler.backward`, `scaler.unscale` where gradients are clipped, `scaler.step` for each optimizer, `scaler.update` once.
+//! Keep this order, once per optimizer step:
+//!
+//! ```rust
+//! scaler.backward(&loss);        // for each micro-batch
+//! scaler.unscale(&mut opt)?;     // only where gradients are clipped or looked at
+//! scaler.step(&mut opt)?;        // for each optimizer
+//! scaler.update()?;              // once
+//! ```
 //!
 //! ## When it stays silent
 //!
-//! On several optimizers with one `update` at the end. On a scaler of somebody else that updates first and steps the optimizer itself if nothing was infinite.
+//! On several optimizers with one `update` at the end. On another library's scaler that updates first and steps the optimizer itself if nothing was
+//! infinite.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::said;
@@ -88,7 +96,7 @@ fn words(misplaced: Misplaced) -> (&'static str, &'static str, &'static str) {
         ),
         Misplaced::SteppedPastScaler => (
             "stepped-past-scaler",
-            "the gradients were unscaled by the scaler, and the optimizer's own step took them: it is not withheld when one of them is infinite or NaN, and \
+            "the gradients were unscaled by the scaler, and the optimizer's own step took them: it is not skipped when one of them is infinite or NaN, and \
              then they go into the weights",
             "Replace `opt.step()` by `scaler.step(&mut opt)?`.",
         ),

@@ -4,12 +4,13 @@
 //!
 //! ## Why it matters
 //!
-//! `update` moves the scale and makes the scaler ready for the next step. Without it the scale never falls when gradients overflow and never grows; the library's scaler and
-//! PyTorch's refuse the second step.
+//! `update` moves the scale and makes the scaler ready for the next step. Without it the scale never falls when gradients overflow, and never grows.
+//! This library's scaler and PyTorch's refuse the second step.
 //!
 //! ## How it decides
 //!
-//! **Error**, at the first: the scaler refused `unscale` or `step` of an optimizer that had been stepped, or whose parameters had been changed, and a backward pass has begun since.
+//! **Error**, the first time: the scaler refused to unscale or step an optimizer that had been stepped before, or whose parameters had been changed,
+//! although a new backward pass had begun.
 //!
 //! ## What to do
 //!
@@ -17,7 +18,8 @@
 //!
 //! ## When it stays silent
 //!
-//! On accumulation, where neither `step` nor `update` is called between micro-batches. On a scaler of somebody else that has a static scale, which needs no update.
+//! On accumulation, where neither `step` nor `update` is called between micro-batches. On a static scale by a scaler other than this library's, which
+//! needs no update.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::counted;

@@ -4,19 +4,19 @@
 //!
 //! ## Why it matters
 //!
-//! BF16 and FP32 have the same range of exponents, 2^-126 to 2^127: no gradient is lost that a scale could save. A scale costs two passes over the gradients, and a dynamic
-//! one grows until it meets the end of that range, where it skips steps for nothing.
+//! BF16 and FP32 have the same range, 2^-126 to 2^127: no gradient is lost there that a scale could save. A scale costs two passes over the
+//! gradients, and a dynamic one grows until it meets the end of that range, where it skips steps for nothing.
 //!
 //! ## How it decides
 //!
 //! At three scanned steps or more a gradient and a scale other than 1 were seen, and no activation, gradient or weight in FP16.
 //!
-//! * **Information**: that is so.
-//! * **Warning**: and more than 2 % of the steps, ten at the least, were skipped.
+//! * **Information**: that alone.
+//! * **Warning**: besides, more than 2 % of the steps, ten at the least, were skipped.
 //!
 //! ## What to do
 //!
-//! Take the scaler out, or build it with `enabled(false)`: the loop stays as it is.
+//! Take the scaler out, or switch it off and leave the loop as it is: `GradScaler::builder().enabled(false).build()?`.
 //!
 //! ## When it stays silent
 //!

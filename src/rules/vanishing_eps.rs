@@ -1,23 +1,26 @@
 //! ## What it finds
 //!
-//! An optimizer of the Adam kind that steps FP16 or BF16 parameters and divides by zero: its `eps` is zero in that format, and so is the second moment.
+//! An optimizer of the Adam kind that steps FP16 or BF16 parameters and divides by zero, or nearly: its `eps` is zero in that format, and so is its
+//! second moment.
 //!
 //! ## Why it matters
 //!
-//! The weights are NaN after the first step, every later step is skipped, and the scaler drives its scale to nothing looking for a cause that is not
-//! there. FP16 rounds 1e-8, the default `eps`, to 0, and the square of a gradient below 5.5e-3 (times 1 - beta2) too: 0 / 0 where the gradient is zero, and an
-//! infinity where it is not. With an `eps` that FP16 just holds, such as 1e-6, nothing is NaN, and the steps are up to a thousand times too large.
+//! The weights are NaN after the first step; every later step is skipped, and the scaler drives its scale to nothing looking for a cause that is not
+//! there. FP16 rounds 1e-8, the default `eps`, to 0. It also rounds Adam's second moment, (1 - beta2) g^2, to 0 for a gradient g below 5.5e-3. So the
+//! update is 0 / 0 where the gradient is zero, and infinite where it is not. With an `eps` that FP16 can hold, such as 1e-6, nothing is NaN, and
+//! steps are up to a thousand times too large.
 //!
 //! ## How it decides
 //!
-//! * **Error** at once: the update that the optimizer intended is not finite, while the gradient is finite and so was the weight, and the operator is one that
-//!   divides by a root of squared gradients.
-//! * **Error** at once: the largest update of an FP16 parameter is more than 300 times the learning rate, where that is known. Adam's is at most 3 times, that
-//!   of RMSprop with momentum 100 times.
+//! * **Error**, at once: the update that the optimizer intended is not finite, while the gradient is and so was the weight, and the operator is one
+//!   that divides by a root of squared gradients.
+//! * **Error**, at once: the largest update of an FP16 parameter is more than 300 times the learning rate, where that is known. Adam's is at most
+//!   about 3 times, that of RMSprop with momentum 100 times.
 //!
 //! ## What to do
 //!
-//! Step FP32 copies: there `eps` and the second moment are what they should be. An `eps` above 2^-24 = 6e-8 alone prevents the NaN and not the large steps.
+//! Let the optimizer step FP32 copies, in which `eps` and the second moment are what they should be: `let mut opt =
+//! MasterWeights::new(&vs)?.build(nn::Adam::default(), lr)?`. A larger `eps` alone (above 2^-24 = 6e-8) prevents the NaN and not the large steps.
 //!
 //! ## When it stays silent
 //!

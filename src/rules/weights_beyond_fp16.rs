@@ -1,24 +1,26 @@
 //! ## What it finds
 //!
-//! FP32 weights that FP16 cannot hold: larger than 65504, so that they are infinite in the FP16 copy that forward reads; or so small that the copy loses them.
+//! FP32 weights that FP16 cannot hold: so large that they are infinite in the FP16 copy that forward reads, or so small that the copy loses them.
 //!
 //! ## Why it matters
 //!
-//! Autocast casts the weights of a layer to FP16 at each forward, and FP32 masters are written back into FP16 weights. One element beyond the end makes
-//! the layer's output infinite at every step, and no loss scale has a say in it: the scaler lowers itself to nothing.
+//! Autocast casts the weights of a layer to FP16 at each forward, and FP32 copies are rounded into FP16 weights after each step. One infinite element
+//! makes the layer's output infinite at every step. No loss scale has a say in it, and a dynamic scaler lowers itself to nothing.
 //!
 //! ## How it decides
 //!
-//! Weights in FP32 whose layer computes in FP16, or that are the masters of FP16 weights.
+//! Weights in FP32 whose layer computes in FP16, or that are the FP32 copies of FP16 weights.
 //!
 //! * **Error**: a magnitude of 65520 or more, which rounds to infinity.
-//! * **Warning**: one above 2^15, a bit from there, that has doubled since the first scan.
-//! * **Warning**: in a weight matrix of 64 elements or more, at eight scanned steps in a row and without growing, the predicted error of direction (Ehat) of the cast is above 0.01: most of it lies below 2^-24.
+//! * **Warning**: one above 2^15, half of that, that has doubled since the first scan.
+//! * **Warning**: in a weight matrix of 64 elements or more, at eight scanned steps in a row and without growing, Ehat of the cast is above 0.01:
+//!   FP16 keeps a bit or two of each number.
 //!
 //! ## What to do
 //!
-//! Keep that layer in FP32 or BF16. Find out why the weight grows: no weight decay, a learning rate that is too high, a normalisation after the layer that
-//! hides its size. Where weights are tiny, put their factor into the layer (a scale, a temperature) and not into the weights.
+//! Run that layer in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`, or under BF16 autocast. Then find out why the weight grows: no
+//! weight decay, a learning rate that is too high, or a normalisation behind the layer that hides its size. Where weights are tiny, put their factor
+//! into the layer (a scale, a temperature) and not into the weights.
 //!
 //! ## When it stays silent
 //!
@@ -68,7 +70,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP410",
     name: "weights-beyond-fp16",
     severity: Severity::Error,
-    summary: "FP32 weights that are infinite, or nothing, in the FP16 copy that forward reads.",
+    summary: "FP32 weights are infinite, or nearly nothing, in the FP16 copy that forward reads.",
     source: include_str!("weights_beyond_fp16.rs"),
 };
 

@@ -55,11 +55,24 @@ fn flush(block: &mut String, layout: &Layout, out: &mut String) {
         out.push('\n');
     } else if let Some(mark) = item_mark(&text) {
         let (first, rest) = text.split_at(mark);
-        out.push_str(&layout.wrap(first, &" ".repeat(first.chars().count()), &plain(rest)));
+        out.push_str(&wrapped(first, &" ".repeat(first.chars().count()), rest, layout));
     } else {
-        out.push_str(&layout.wrap("", "", &plain(&text)));
+        out.push_str(&wrapped("", "", &text, layout));
     }
 }
+
+/// The text in lines, none of which breaks within a short piece of code.
+fn wrapped(first: &str, indent: &str, text: &str, layout: &Layout) -> String {
+    let (text, longest) = (plain(text), layout.width / 2);
+    let halves = text.split('`').enumerate().map(|(i, part)| match i % 2 {
+        1 if part.chars().count() <= longest => part.replace(' ', UNBROKEN),
+        _ => part.to_string(),
+    });
+    layout.wrap(first, indent, &halves.collect::<Vec<_>>().join("`")).replace(UNBROKEN, " ")
+}
+
+/// Stands for a space at which no line is broken: a control character, which no page holds.
+const UNBROKEN: &str = "\u{1}";
 
 /// The length of a list item's mark with its indentation: `- `, `* `, `12. `.
 fn item_mark(line: &str) -> Option<usize> {
@@ -109,6 +122,16 @@ mod tests {
     fn marks_of_emphasis_are_dropped_and_products_are_kept() {
         let text = "**Error**: *lost* (*not* g*S, 2 * 3, `a * *b`)";
         assert_eq!(plain(text), "Error: lost (not g*S, 2 * 3, `a * *b`)");
+    }
+
+    #[test]
+    fn a_line_is_not_broken_within_short_code() {
+        let layout = Layout { width: 20, colour: false };
+        assert_eq!(
+            on_terminal("Write `x + 1` here or `y + 1` there.", &layout),
+            "Write `x + 1` here\nor `y + 1` there.\n"
+        );
+        assert_eq!(on_terminal("Add an epsilon: `x + 1e-6`.", &layout), "Add an epsilon:\n`x + 1e-6`.\n");
     }
 
     #[test]

@@ -30,7 +30,7 @@ const TOLERATED: Threshold = Threshold::new(
     NAME,
     "tolerated",
     0.72,
-    "share of the critical share of bad batches",
+    "of the critical share of bad batches",
     "What a scaler is trusted to bear, of the share ln 2 / n at which it loses as much as it gains: at 0.72 3 in 100 runs of 10,000 steps raise a false alarm, at 0.85 15.",
 );
 /// Log-likelihood ratio from which nature is no explanation.

@@ -14,6 +14,8 @@ pub struct Unscaled {
     pub count: u64,
     /// Exponents of their non-zero elements.
     pub exponents: ExponentHistogram,
+    /// Smallest magnitude among them; 0 when there was none.
+    pub min_abs: f64,
     /// Estimate of the elements that FP16 had rounded to zero before they were scanned; 0 where the tensor was held in a wider format.
     pub lost: f64,
     /// Lowest and highest scale at which it was scanned, as exponents of two.
@@ -60,6 +62,8 @@ impl Unscaled {
         }
         let lost = if dtype == Dtype::F16 { Lost::estimate(&stats.exponents) } else { Lost::default() };
         self.lost += lost.count;
+        let smallest = stats.min_abs / f64::from(scale).exp2();
+        self.min_abs = if self.min_abs == 0.0 { smallest } else { self.min_abs.min(smallest) };
         self.exponents.merge_shifted(&stats.exponents, -scale);
         if needs_scale && stats.count >= FEWEST_ELEMENTS && self.is_harder(stats, lost, scale) {
             let window = ScaleWindow::of(&stats.exponents, stats.max_abs, lost, loss_scale);
@@ -89,7 +93,14 @@ mod tests {
 
     fn stats(exponent: i32, n: u64) -> Stats {
         let exponents = ExponentHistogram::from_counts(exponent, [n]);
-        Stats { count: 2 * n, zeros: n, max_abs: f64::from(exponent).exp2(), exponents, ..Stats::default() }
+        Stats {
+            count: 2 * n,
+            zeros: n,
+            min_abs: f64::from(exponent).exp2(),
+            max_abs: f64::from(exponent).exp2(),
+            exponents,
+            ..Stats::default()
+        }
     }
 
     fn push(gradient: &mut Unscaled, step: u64, stats: &Stats, loss_scale: f64) {
@@ -104,6 +115,7 @@ mod tests {
         }
         assert_eq!(gradient.exponents, ExponentHistogram::from_counts(-12, [300]));
         assert_eq!((gradient.samples, gradient.count, gradient.scales), (3, 600, Some((3, 10))));
+        assert_eq!(gradient.min_abs, f64::from(-12).exp2());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! * [`Zones`]: how many elements it would lose, hold in fading precision, hold well, or overflow;
 //! * [`Lost`]: an estimate of what FP16 already rounded to zero, which leaves no trace in the tensor itself;
 //! * [`Underflow`]: the predicted damage to the direction of a gradient, and [`predicted_error`] at any other scale;
-//! * [`Outlook`]: the shares that fade, are lost or overflow at another scale, with the binades that an edge cuts shared out;
+//! * [`Outlook`]: the shares that fade, are lost or overflow at another scale; each is a [`Share`], told to half a point or by its bounds;
 //! * [`ScaleWindow`]: the loss scales at which a gradient neither underflows nor overflows.
 
 mod format;
@@ -17,6 +17,6 @@ mod zones;
 pub use format::{Format, exponent_of};
 pub use lost::Lost;
 pub use underflow::{Underflow, predicted_error};
-pub use whatif::Outlook;
+pub use whatif::{Outlook, Share};
 pub use window::ScaleWindow;
 pub use zones::Zones;

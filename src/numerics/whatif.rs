@@ -2,91 +2,79 @@
 //!
 //! A histogram of exponents knows each element to its binade. Three rounding edges lie inside one: where a value rounds up to the smallest normal number,
 //! where it rounds to zero (which coincides with the beginning of a binade, but for its first number), and where it rounds beyond the end. In FP16 they cut off less than
-//! a thousandth of their binade; in E5M2 the first is a quarter of it. So the cut binade is shared out by the power law `P(|x| < a) ~ a^b` that its
-//! neighbours show.
+//! a thousandth of their binade; in E5M2 the first is a quarter of it. So the cut binade is shared out by the power law that its neighbours show, and where that
+//! cannot be trusted to [half a point](Share::TOLERANCE), as where nearly all elements are alike, the share is told by its bounds.
+
+mod cut;
+mod share;
 
 use super::{Format, Lost, Zones, predicted_error};
 use crate::scan::ExponentHistogram;
+use cut::{Cut, Edge, Extremes};
+pub use share::Share;
 
-/// Slopes beyond these are steps: a share within a binade no longer depends on them.
-const STEEPEST: f64 = 20.0;
-
-/// What a format would make of a tensor at another scale. Shares are of the elements that were seen non-zero.
+/// What a format would make of a tensor at another scale. Shares are of the elements that were seen non-zero, and of what they are rounded to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
     /// Predicted `1 - cosine` between the tensor and what the format keeps of it, what overflows left aside.
     pub ehat: f64,
     /// Share that would be subnormal: held, in fading precision.
-    pub fading_share: f64,
+    pub fading: Share,
     /// Share that would round to zero. What had been rounded to zero before the tensor was seen is not in it.
-    pub lost_share: f64,
+    pub lost: Share,
     /// Share that would be too large.
-    pub overflow_share: f64,
+    pub overflow: Share,
 }
 
 impl Outlook {
-    /// The outlook of a tensor with these exponents and this largest magnitude, each element times `2^shift`, in `format`. `lost` as for
-    /// [`predicted_error`]. `None` when it has no non-zero element.
-    pub fn of(exponents: &ExponentHistogram, max_abs: f64, lost: Lost, format: Format, shift: i32) -> Option<Self> {
+    /// The outlook of a tensor with these exponents, this smallest and this largest magnitude other than zero, each element times `2^shift`, in `format`. `lost` as for
+    /// [`predicted_error`]. `min_abs` may be 0 where it is not known. `None` when it has no non-zero element.
+    pub fn of(
+        exponents: &ExponentHistogram,
+        (min_abs, max_abs): (f64, f64),
+        lost: Lost,
+        format: Format,
+        shift: i32,
+    ) -> Option<Self> {
         let zones = Zones::of(exponents, format, shift);
-        let all = zones.total() as f64;
-        let largest = max_abs * f64::from(shift).exp2();
-        (zones.total() > 0).then(|| {
-            let rounded_up = rounds_up(exponents, format, shift, largest);
-            let beyond = rounds_beyond(exponents, format, shift, largest);
-            Self {
-                ehat: predicted_error(exponents, format, lost, shift),
-                fading_share: (zones.fading as f64 - rounded_up) / all,
-                lost_share: zones.lost as f64 / all,
-                overflow_share: (zones.overflow as f64 + beyond) / all,
-            }
+        let [min, max] = [min_abs, max_abs].map(|x| x * f64::from(shift).exp2());
+        let extremes = Extremes { min, max };
+        if zones.total() == 0 {
+            return None;
+        }
+        // What is no larger than half the smallest number is gone: the tie goes to zero, and a tensor of one number may be nothing but ties.
+        if max <= format.largest_lost() {
+            return Some(Self { ehat: 1.0, lost: Share::exact(1.0), ..Self::default() });
+        }
+        let up = Cut::of(exponents, shift, extremes, &rounds_up(format));
+        let beyond = Cut::of(exponents, shift, extremes, &rounds_beyond(format));
+        let share = |part: u64, cut: Cut| Share::of(part as f64, cut, zones.total() as f64);
+        Some(Self {
+            ehat: predicted_error(exponents, format, lost, shift),
+            fading: share(zones.fading, up.taken_away()),
+            lost: Share::exact(zones.share(zones.lost)),
+            overflow: share(zones.overflow, beyond),
         })
     }
 }
 
-/// Elements just below the smallest normal number that round up to it.
-fn rounds_up(exponents: &ExponentHistogram, format: Format, shift: i32, largest: f64) -> f64 {
-    let edge = 2.0 - f64::from(-format.fraction_bits).exp2();
-    let end = (largest / f64::from(format.min_normal_exponent - 1).exp2()).min(2.0);
-    elements_above(exponents, format.min_normal_exponent - 1 - shift, edge, end)
+/// Just below the smallest normal number elements round up to it.
+fn rounds_up(format: Format) -> Edge<impl Fn(f64) -> bool> {
+    Edge {
+        exponent: format.min_normal_exponent - 1,
+        at: 2.0 - f64::from(-format.fraction_bits).exp2(),
+        is_beyond: move |x| format.round(x) >= format.min_normal(),
+    }
 }
 
-/// Elements of the highest binade that round beyond the largest number. None when the largest element, `largest`, does not.
-fn rounds_beyond(exponents: &ExponentHistogram, format: Format, shift: i32, largest: f64) -> f64 {
+/// In the highest binade elements round beyond the largest number.
+fn rounds_beyond(format: Format) -> Edge<impl Fn(f64) -> bool> {
     let binade = f64::from(format.max_exponent()).exp2();
-    let edge = (format.max + format.spacing(format.max_exponent()) / 2.0) / binade;
-    elements_above(exponents, format.max_exponent() - shift, edge, (largest / binade).min(2.0))
-}
-
-/// Elements of one binade whose significand is `edge` or more, where none exceeds `end`; both in units of the binade's beginning.
-fn elements_above(exponents: &ExponentHistogram, exponent: i32, edge: f64, end: f64) -> f64 {
-    let here = exponents.count(exponent) as f64;
-    if here == 0.0 || end <= edge {
-        return 0.0;
+    Edge {
+        exponent: format.max_exponent(),
+        at: (format.max + format.spacing(format.max_exponent()) / 2.0) / binade,
+        is_beyond: move |x| !format.round(x).is_finite(),
     }
-    here * share_above(slope(exponents, exponent), edge, end)
-}
-
-/// The slope of the law in one binade, from those beside it; where the histogram ends, from the one that is there.
-fn slope(exponents: &ExponentHistogram, exponent: i32) -> f64 {
-    let [below, here, above] = [-1, 0, 1].map(|by| exponents.count(exponent + by) as f64);
-    let slope = match (below > 0.0, above > 0.0) {
-        (true, true) => (above / below).log2() / 2.0,
-        (true, false) => (here / below).log2(),
-        (false, true) => (above / here).log2(),
-        (false, false) => 0.0,
-    };
-    slope.clamp(-STEEPEST, STEEPEST)
-}
-
-/// The share of `[1, end]` that lies above `edge` where magnitudes follow a power law of this slope.
-fn share_above(slope: f64, edge: f64, end: f64) -> f64 {
-    /// Below, the law is the logarithm to within rounding.
-    const FLAT: f64 = 1e-6;
-    if slope.abs() < FLAT {
-        return (end / edge).ln() / end.ln();
-    }
-    (end.powf(slope) - edge.powf(slope)) / (end.powf(slope) - 1.0)
 }
 
 #[cfg(test)]

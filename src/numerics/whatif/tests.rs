@@ -36,15 +36,17 @@ impl Truth {
     }
 }
 
-pub(super) fn histogram(values: &[f64]) -> (ExponentHistogram, f64) {
+/// Exponents, and the smallest and the largest magnitude.
+pub(super) fn histogram(values: &[f64]) -> (ExponentHistogram, (f64, f64)) {
     let mut exponents = ExponentHistogram::default();
     values.iter().for_each(|&x| exponents.add(exponent_of(x), 1));
-    (exponents, values.iter().fold(0.0, |max: f64, x| max.max(x.abs())))
+    let magnitudes = || values.iter().map(|x| x.abs());
+    (exponents, (magnitudes().fold(f64::INFINITY, f64::min), magnitudes().fold(0.0, f64::max)))
 }
 
 fn outlook(values: &[f64], format: Format, shift: i32) -> Outlook {
-    let (exponents, max_abs) = histogram(values);
-    Outlook::of(&exponents, max_abs, Lost::default(), format, shift).expect("an element")
+    let (exponents, extremes) = histogram(values);
+    Outlook::of(&exponents, extremes, Lost::default(), format, shift).expect("an element")
 }
 
 /// A number of a normal deviate and an even one in (0, 1).
@@ -95,9 +97,9 @@ fn fading_lost_and_overflowing_shares_are_those_counted_within_half_a_point() {
             for shift in shifts(format) {
                 let (truth, guess) = (Truth::of(&values, format, shift), outlook(&values, format, shift));
                 for (what, counted, predicted) in [
-                    ("fading", truth.fading_share, guess.fading_share),
-                    ("lost", truth.lost_share, guess.lost_share),
-                    ("overflow", truth.overflow_share, guess.overflow_share),
+                    ("fading", truth.fading_share, guess.fading.likely),
+                    ("lost", truth.lost_share, guess.lost.likely),
+                    ("overflow", truth.overflow_share, guess.overflow.likely),
                 ] {
                     let error = (counted - predicted).abs();
                     worst = worst.max(error);
@@ -144,15 +146,15 @@ fn every_fp16_number_lies_in_the_zone_in_which_rounding_puts_it() {
     for format in FORMATS {
         let (truth, guess) = (Truth::of(&all, format, 0), outlook(&all, format, 0));
         // Magnitudes are spread evenly in each binade here and not over them: the law that shares out a binade with an edge does not hold.
-        assert!((truth.fading_share - guess.fading_share).abs() < 0.005, "{}", format.name);
-        assert!((truth.lost_share - guess.lost_share).abs() < 0.005, "{}", format.name);
-        assert!((truth.overflow_share - guess.overflow_share).abs() < 0.005, "{}", format.name);
+        assert!((truth.fading_share - guess.fading.likely).abs() < 0.005, "{}", format.name);
+        assert!((truth.lost_share - guess.lost.likely).abs() < 0.005, "{}", format.name);
+        assert!((truth.overflow_share - guess.overflow.likely).abs() < 0.005, "{}", format.name);
     }
     // One by one: a single number is known to its binade, and no binade but those with an edge holds two zones.
     for &x in all.iter().filter(|x| **x > 0.0) {
         let guess = outlook(&[x], Format::F16, 0);
-        assert_eq!(guess.fading_share > 0.5, x < Format::F16.min_normal(), "{x:e}");
-        assert_eq!((guess.lost_share, guess.overflow_share), (0.0, 0.0), "{x:e}");
+        assert_eq!(guess.fading.likely > 0.5, x < Format::F16.min_normal(), "{x:e}");
+        assert_eq!((guess.lost.likely, guess.overflow.likely), (0.0, 0.0), "{x:e}");
     }
 }
 
@@ -162,27 +164,56 @@ fn what_fp16_held_says_as_much_of_lower_scales_as_the_tensor_itself() {
         let exact = tensor(shape, 40_000, seed);
         let held: Vec<f64> =
             exact.iter().map(|x| f16::from_f64(*x).to_f64()).filter(|x| x.is_finite() && *x != 0.0).collect();
-        let (exponents, max_abs) = histogram(&held);
+        let (exponents, extremes) = histogram(&held);
         let lost = Lost::estimate(&exponents);
         for shift in [-2, -6, -10, -14, -18] {
             let truth = Truth::of(&exact, Format::F16, shift);
-            let guess = Outlook::of(&exponents, max_abs, lost, Format::F16, shift).expect("an element");
-            assert!((truth.fading_share - guess.fading_share).abs() < 0.005, "{name} 2^{shift}");
+            let guess = Outlook::of(&exponents, extremes, lost, Format::F16, shift).expect("an element");
+            assert!((truth.fading_share - guess.fading.likely).abs() < 0.005, "{name} 2^{shift}");
         }
     }
 }
 
 #[test]
 fn zeros_alone_have_no_outlook() {
-    assert_eq!(Outlook::of(&ExponentHistogram::default(), 0.0, Lost::default(), Format::F16, 3), None);
+    assert_eq!(Outlook::of(&ExponentHistogram::default(), (0.0, 0.0), Lost::default(), Format::F16, 3), None);
+}
+
+#[test]
+fn a_tensor_of_one_number_is_known_exactly_whatever_edge_its_binade_has() {
+    for format in FORMATS {
+        let edges = [format.largest_lost(), format.min_normal(), format.max];
+        let near = [0.9, 0.95, 1.0, 1.01, 1.05, 1.1, 1.5];
+        for x in edges.iter().flat_map(|edge| near.map(|by| edge * by)) {
+            let (truth, guess) = (Truth::of(&[x; 70], format, 0), outlook(&[x; 70], format, 0));
+            let counted = [truth.fading_share, truth.lost_share, truth.overflow_share].map(Share::exact);
+            assert_eq!([guess.fading, guess.lost, guess.overflow], counted, "{} {x:e}", format.name);
+        }
+    }
+}
+
+#[test]
+fn elements_alike_on_one_side_of_an_edge_are_not_told_and_lie_between_the_bounds() {
+    // Nearly all below 1.75, where E5M2 begins to round up to its smallest normal number, and some far away, so that the extremes tell nothing.
+    let smallest = Format::E5M2.min_normal();
+    for at in [1.6, 1.9] {
+        let mut values = vec![at / 2.0 * smallest; 1000];
+        values.extend([smallest * 0.1, smallest * 40.0]);
+        let (truth, guess) = (Truth::of(&values, Format::E5M2, 0), outlook(&values, Format::E5M2, 0).fading);
+        assert!(!guess.told && guess.low < 0.01 && guess.high > 0.99, "{guess:?}");
+        assert!((guess.low..=guess.high).contains(&truth.fading_share), "{guess:?}");
+    }
+    // FP16's edge cuts off a thousandth: elements alike lie below it, but for a chance of one in a thousand.
+    let guess = outlook(&[0.7 * Format::F16.min_normal(); 1000], Format::F16, 0);
+    assert!(guess.fading.told && guess.fading.likely == 1.0, "{guess:?}");
 }
 
 #[test]
 fn nothing_overflows_where_the_largest_element_does_not() {
     // 300 lies in E4M3's highest binade, below its end.
-    assert_eq!(outlook(&[300.0; 50], Format::E4M3, 0).overflow_share, 0.0);
-    assert!(outlook(&[500.0; 50], Format::E4M3, 0).overflow_share > 0.1);
-    assert_eq!(outlook(&[500.0; 50], Format::E4M3, 1).overflow_share, 1.0);
+    assert_eq!(outlook(&[300.0; 50], Format::E4M3, 0).overflow.likely, 0.0);
+    assert!(outlook(&[500.0; 50], Format::E4M3, 0).overflow.likely > 0.1);
+    assert_eq!(outlook(&[500.0; 50], Format::E4M3, 1).overflow.likely, 1.0);
 }
 
 proptest! {
@@ -193,12 +224,14 @@ proptest! {
         let exponents = ExponentHistogram::from_counts(first, counts);
         let max_abs = exponents.highest().map_or(0.0, |e| 1.99 * f64::from(e).exp2());
         for format in FORMATS {
-            let Some(now) = Outlook::of(&exponents, max_abs, Lost::default(), format, shift) else { continue };
-            let higher = Outlook::of(&exponents, max_abs, Lost::default(), format, shift + 1).expect("an element");
-            for share in [now.fading_share, now.lost_share, now.overflow_share] {
-                prop_assert!((-1e-12..=1.0 + 1e-12).contains(&share), "{now:?}");
+            let Some(now) = Outlook::of(&exponents, (0.0, max_abs), Lost::default(), format, shift) else { continue };
+            let higher = Outlook::of(&exponents, (0.0, max_abs), Lost::default(), format, shift + 1).expect("an element");
+            for Share { low, likely, high, .. } in [now.fading, now.lost, now.overflow] {
+                let rising = [-1e-12, low, likely, high, 1.0 + 1e-12];
+                prop_assert!(rising.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12), "{now:?}");
             }
-            prop_assert!(higher.lost_share <= now.lost_share && higher.overflow_share >= now.overflow_share - 1e-12);
+            prop_assert!(higher.lost.likely <= now.lost.likely);
+            prop_assert!(higher.overflow.likely >= now.overflow.likely - 1e-12);
         }
     }
 
@@ -206,7 +239,7 @@ proptest! {
     #[test]
     fn inside_its_window_a_tensor_loses_no_direction(seed in 0u64..1000, which in 0usize..6, format in 0usize..4) {
         let (values, format) = (tensor(SHAPES[which].1, 2_000, seed), FORMATS[format]);
-        let (exponents, max_abs) = histogram(&values);
+        let (exponents, (_, max_abs)) = histogram(&values);
         let window = ScaleWindow::in_format(&exponents, max_abs, Lost::default(), 1.0, format).expect("an element");
         if !window.is_empty() {
             for shift in [window.low, window.high] {

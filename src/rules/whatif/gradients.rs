@@ -94,14 +94,15 @@ impl<'a> SiteOutlook<'a> {
 impl AtScale {
     /// A gradient at one scale; `None` without a non-zero element.
     fn of(unscaled: &Unscaled, max_unscaled: f64, scale: i32) -> Option<Self> {
-        let outlook = Outlook::of(&unscaled.exponents, max_unscaled, Lost::default(), Format::F16, scale)?;
+        let outlook =
+            Outlook::of(&unscaled.exponents, (unscaled.min_abs, max_unscaled), Lost::default(), Format::F16, scale)?;
         let was_lost = unscaled.lost_share() > UNSEEN_SHARE;
         Some(Self {
             scale,
             ehat: unscaled.hardest.as_ref().map(|hardest| hardest.error_at(Format::F16, scale)),
-            fading_share: outlook.fading_share,
-            lost_share: outlook.lost_share,
-            overflow_share: outlook.overflow_share,
+            fading_share: outlook.fading.likely,
+            lost_share: outlook.lost.likely,
+            overflow_share: outlook.overflow.likely,
             fading_at_least: was_lost && unscaled.scales.is_some_and(|(lowest, _)| scale > lowest),
             lost_at_least: was_lost,
         })

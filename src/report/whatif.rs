@@ -6,6 +6,7 @@ mod json;
 mod layers;
 mod memory;
 mod pieces;
+mod shares;
 mod summary;
 mod text;
 

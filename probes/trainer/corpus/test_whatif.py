@@ -13,14 +13,16 @@ from corpus.frames import Recording
 from corpus.test_corpus import frame, step_frame
 
 
-def guess(share, scales=(10, 14)):
-    at = {"fading_share": [share, 0.0], "overflow_share": [0.0, 0.0]}
+def guess(share, scales=(10, 14), lost=0.0, inherits=False):
+    at = {"fading_share": [share, 0.0], "lost_share": [lost, 0.0], "overflow_share": [0.0, 0.0], "inherits_loss": [inherits, False]}
     return {("fc1", "linear", "activation_grad"): ({"nonzero": 100, "at": at}, list(scales))}
 
 
 def held(first, counts, inf=0, layer="fc1"):
     exponents = {"first": first, "counts": counts}
-    return {"layer": layer, "operator": "linear", "probe": "activation_grad", "inf": inf, "nan": 0, "exponents": exponents}
+    kept = sum(counts) + inf
+    counted = {"count": 100, "zeros": 100 - kept, "inf": inf, "nan": 0, "exponents": exponents}
+    return {"layer": layer, "operator": "linear", "probe": "activation_grad", **counted}
 
 
 class Shares(unittest.TestCase):
@@ -29,6 +31,16 @@ class Shares(unittest.TestCase):
         errors = dict(whatif._errors(guess(0.30), [held(-16, [10, 20, 70])], 10))
         self.assertAlmostEqual(errors["fading"], 0.0)
         self.assertAlmostEqual(dict(whatif._errors(guess(0.25), [held(-16, [10, 20, 70])], 10))["fading"], 0.05)
+
+    def test_what_is_lost_is_what_is_missing_of_the_elements_that_were_not_zero(self):
+        errors = dict(whatif._errors(guess(0.30, lost=0.05), [held(-16, [10, 20, 60])], 10))
+        self.assertAlmostEqual(errors["lost"], 0.05)
+
+    def test_a_bound_may_be_undercut_and_not_be_passed(self):
+        marked = {"lost": 0.05, "inherits": True}
+        self.assertEqual(list(whatif._errors(guess(0.35, **marked), [held(-16, [10, 20, 60])], 10)), [("overflow", 0.0), ("bound", 0.0)])
+        self.assertAlmostEqual(dict(whatif._errors(guess(0.28, **marked), [held(-16, [10, 20, 60])], 10))["bound"], 0.02)
+        self.assertAlmostEqual(dict(whatif._errors(guess(0.35, **marked), [held(-16, [10, 20, 70])], 10))["bound"], 0.05)
 
     def test_behind_the_first_infinity_nothing_is_compared(self):
         both = [held(0, [99], inf=1), held(-16, [100])]

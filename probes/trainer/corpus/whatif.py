@@ -19,14 +19,17 @@ from .tables import table
 MODELS = ("mlp", "conv", "transformer")
 # Where nothing is lost and nothing overflows: from here the other scales are foretold.
 FROM = 14
-TO = (11, 8, 6, 4, 2, 18, 20, 22)
-# Below the window what one layer loses changes what the next is given, which no histogram of it foretells: shown, and not required.
-BEYOND = (-2, -5)
+# The last lie below the window: there what one layer loses changes what the next is given, and what-if marks the shares that are bounds for that reason.
+TO = (11, 8, 6, 4, 2, 18, 20, 22, -2, -5, -8)
 # A step of a run that has learned: its gradients are smaller than those of the first.
 LATER = 30
 # FP16's smallest normal number, as an exponent.
 SMALLEST_NORMAL = -14
 HALF_A_POINT = 0.005
+# Far below the window the direction itself is lost, and with it what a bound stands on.
+BOUNDS_HOLD_TO = 0.01
+# What is compared: the shares, and by how much those that are bounds are passed.
+WHAT = ("fading", "lost", "overflow", "bound")
 # How long the models train to be compared, and the optimizer; a rate that falls to zero leaves little of what parts two runs by chance.
 STEPS = {"mlp": 300, "conv": 150, "transformer": 150}
 # Harm began 5 to 12 octaves below the window, and 2 to 4 above.
@@ -48,21 +51,19 @@ def whatif_items(seeds):
 
 def _shares(name, model, seed):
     def check(programs):
-        worst, pairs, compared = {"fading": 0.0, "overflow": 0.0, "beyond": 0.0}, 0, 0
+        pairs, errors = 0, {what: [] for what in WHAT}
         for step in (0, LATER):
             guess = _foretold(programs, name, model, seed, step)
-            for exponent in TO + BEYOND:
-                counted = _counted(programs, name, model, seed, step, exponent)
-                errors = list(_errors(guess, counted, exponent))
-                if exponent in TO:
-                    pairs, compared = pairs + 1, compared + len(errors)
-                for what, error in errors:
-                    what = "beyond" if exponent in BEYOND else what
-                    worst[what] = max(worst[what], error)
-        require(compared > 0, "no tensor was compared")
-        right = max(worst["fading"], worst["overflow"]) <= HALF_A_POINT
-        said = f"{compared} tensors at {pairs} pairs of scales: fading {_points(worst['fading'])}, overflow {_points(worst['overflow'])}"
-        return {"whatif": "shares", "model": model, "pairs": pairs, "tensors": compared, **worst, "right": right, "said": said}
+            for exponent in TO:
+                pairs += 1
+                for what, error in _errors(guess, _counted(programs, name, model, seed, step, exponent), exponent):
+                    errors[what].append(error)
+        require(errors["fading"], "no tensor was compared")
+        worst = {what: max(of, default=0.0) for what, of in errors.items()}
+        told, bounded = len(errors["fading"]), len(errors["bound"])
+        said = f"{told} tensors at {pairs} pairs of scales: " + ", ".join(f"{what} {_points(worst[what])}" for what in WHAT)
+        right = all(worst[what] <= (BOUNDS_HOLD_TO if what == "bound" else HALF_A_POINT) for what in WHAT)
+        return {"whatif": "shares", "model": model, "pairs": pairs, "tensors": told, "bounded": bounded, **worst, "right": right, "said": said}
 
     return check
 
@@ -106,17 +107,24 @@ def _keep_last(run, step):
 
 
 def _errors(guess, counted, exponent):
-    """How far what was foretold lies from what was counted, tensor by tensor, up to the first that is not finite: behind it infinities are passed on."""
+    """How far what was foretold lies from what was counted, tensor by tensor, up to the first that is not finite: behind it infinities are passed on. Of shares
+    that are said to be bounds, how far what was counted lies beyond them."""
     for site in counted:
         found = guess.get((site["layer"], site["operator"], site["probe"]))
         if not found:
             continue
         before, scales = found
         at, nonzero = scales.index(exponent), before["nonzero"]
-        yield "overflow", abs(before["at"]["overflow_share"][at] - (site["inf"] + site["nan"]) / nonzero)
+        said = {share: before["at"][f"{share}_share"][at] for share in ("fading", "lost", "overflow")}
+        yield "overflow", abs(said["overflow"] - (site["inf"] + site["nan"]) / nonzero)
         if site["inf"] or site["nan"]:
             return
-        yield "fading", abs(before["at"]["fading_share"][at] - _subnormal(site) / nonzero)
+        fading, lost = _subnormal(site) / nonzero, 1 - (site["count"] - site["zeros"]) / nonzero
+        if before["at"]["inherits_loss"][at]:
+            yield "bound", max(fading - said["fading"], said["lost"] - lost, 0.0)
+        else:
+            yield "fading", abs(said["fading"] - fading)
+            yield "lost", abs(said["lost"] - lost)
 
 
 def _subnormal(site):
@@ -183,10 +191,6 @@ def _matches(ratios):
     return abs(math.log(mean)) <= max(math.log1p(WITHIN), SPREAD * error)
 
 
-def _powers(exponents):
-    return " and ".join(f"2^{exponent}" for exponent in exponents)
-
-
 def _points(share):
     return f"{100 * share:.2f} points"
 
@@ -195,7 +199,7 @@ def section(results):
     """The part of the page."""
     done = [result for result in results.values() if "whatif" in result]
     shares = [
-        (r["model"], r["pairs"], r["tensors"], *(_points(r[what]) for what in ("fading", "overflow", "beyond")))
+        (r["model"], r["pairs"], r["tensors"], *(_points(r[what]) for what in ("fading", "lost", "overflow")), r["bounded"], _points(r["bound"]))
         for r in done
         if r["whatif"] == "shares"
     ]
@@ -206,9 +210,10 @@ def section(results):
         [
             "## What-if against the truth",
             f"Shares of FP16 gradients at other loss scales, foretold from a recording at 2^{FROM} and counted in a run of the same seed that goes to the other "
-            f"scale at its first step or at step {LATER}: the largest difference over all tensors. Below the window, at {_powers(BEYOND)}, what one layer loses changes what the next "
-            "is given, which its own histogram cannot foretell.",
-            table(("model", "pairs of scales", "tensors compared", "fading off by", "overflowing off by", "fading off by, below the window"), shares),
+            f"scale at its first step or at step {LATER}: the largest difference over all tensors. Below the window, what one layer loses changes what the next is given, which its "
+            "own histogram cannot foretell: what-if says of those that at least as much is lost and at most as much fades, and by how much what was counted passes these bounds "
+            "is shown.",
+            table(("model", "pairs of scales", "tensors", "fading off by", "lost off by", "overflowing off by", "bounded", "bounds passed by"), shares),
             f"Loss over FP32's, the mean of the last 50 steps of the same seed, over seeds: at static scales inside the window that the FP32 run's what-if gives, 2^{BELOW} "
             f"below it and 2^{ABOVE} above it.",
             table(("model", "windows", "below", "low", "middle", "recommended", "high", "above"), windows),

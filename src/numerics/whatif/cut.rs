@@ -10,6 +10,8 @@ use crate::scan::ExponentHistogram;
 const STEEPEST: f64 = 20.0;
 /// Standard deviations by which chance may part a count from the law. At 2, 4 of 2529 shares of real gradients that counted as told were not; at 3 none of 87,984.
 const DEVIATIONS: f64 = 3.0;
+/// Where less of a binade is cut off, elements that are alike lie on the near side but for a chance as small: in FP16 one in a thousand.
+const NARROW: f64 = 0.01;
 /// A count is whole: of few elements, where less than one is expected, one may be there.
 const ONE_ELEMENT: f64 = 1.0;
 
@@ -68,7 +70,8 @@ impl Cut {
         let [a, b] = [slopes.below, slopes.above].map(|slope| binade.share_beyond(slope));
         let likely = binade.share_beyond(slopes.middle());
         let chance = DEVIATIONS * (likely * (1.0 - likely) * here).sqrt() + ONE_ELEMENT;
-        let smooth = (a.max(b) - likely).max(likely - a.min(b));
+        let is_narrow = 2.0 - edge.at < NARROW;
+        let smooth = if is_narrow { 0.0 } else { (a.max(b) - likely).max(likely - a.min(b)) };
         // The extremes themselves are elements: where one lies in this binade it is on its side of the edge.
         let least = if highest < start * 2.0 { 1.0 } else { 0.0 };
         let most = if lowest > start { here - 1.0 } else { here };

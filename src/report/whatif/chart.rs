@@ -32,9 +32,7 @@ pub(super) fn chart(whatif: &WhatIf<'_>, canvas: &Canvas) -> Vec<Row> {
     for (label, tone, share) in SHARES {
         rows.push(share_row(label, tone, share, whatif, canvas));
     }
-    if whatif.is_lower_bound() {
-        rows.push(at_least_row(whatif, canvas));
-    }
+    rows.extend(at_least_rows(whatif, canvas));
     rows
 }
 
@@ -118,26 +116,31 @@ fn mark_row(exponent: i32, word: &str, canvas: &Canvas) -> Row {
     labelled("").with(&text, Tone::Bold)
 }
 
-/// The exponents of the scales, every fifth one.
+/// The exponents of the scales, every fifth one; every tenth where there is no room.
 pub(super) fn axis_row(canvas: &Canvas) -> Row {
     let mut line = vec![' '; columns(canvas) * SCALES.count() + 6];
-    for scale in SCALES.filter(|scale| scale % TICK == 0) {
+    let tick = if columns(canvas) > 1 { TICK } else { 2 * TICK };
+    for scale in SCALES.filter(|scale| scale % tick == 0) {
         let at = (scale - SCALES.start()) as usize * columns(canvas);
         let label = format!("2^{scale}");
-        let label = if columns(canvas) * TICK as usize > label.len() { label } else { scale.to_string() };
         line.iter_mut().skip(at).zip(label.chars()).for_each(|(cell, c)| *cell = c);
     }
     labelled("scale").with(&line.into_iter().collect::<String>(), Tone::Dim)
 }
 
-/// Where more may fade than is shown.
-fn at_least_row(whatif: &WhatIf<'_>, canvas: &Canvas) -> Row {
-    let mut row = labelled("at least");
-    for at in &whatif.scales {
-        let mark = if at.worst.fading_at_least { canvas.pick("≥", ">") } else { " " };
-        row.push(&format!("{mark}{}", " ".repeat(columns(canvas) - 1)), Tone::Dim);
-    }
-    row
+/// Where more may fade or be lost than is shown; nothing where nowhere.
+fn at_least_rows(whatif: &WhatIf<'_>, canvas: &Canvas) -> Vec<Row> {
+    let more = canvas.pick("≥", ">");
+    let marks: [(&str, fn(&AtScale) -> bool); 2] =
+        [("fading", |at| at.fading_at_least), ("lost", |at| at.lost_at_least || at.inherits_loss)];
+    let marked = marks.into_iter().filter(|(_, is_more)| whatif.scales.iter().any(|at| is_more(&at.worst)));
+    let row = |(label, is_more): (&str, fn(&AtScale) -> bool)| {
+        let marks = whatif.scales.iter().map(|at| if is_more(&at.worst) { more } else { " " });
+        let blank = " ".repeat(columns(canvas) - 1);
+        let line: String = marks.flat_map(|mark| [mark, &blank]).collect();
+        labelled(&format!("{label} {more}")).with(&line, Tone::Dim)
+    };
+    marked.map(row).collect()
 }
 
 fn share_row(label: &str, tone: Tone, share: Share, whatif: &WhatIf<'_>, canvas: &Canvas) -> Row {

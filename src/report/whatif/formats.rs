@@ -90,7 +90,7 @@ fn legend(whatif: &WhatIf<'_>, alike: bool, canvas: &Canvas) -> String {
     let scale = scale.map_or(String::new(), |e| format!(", gradients in FP16 and FP8 at 2^{e}"));
     let mut text = format!(
         "{} as it is{scale}; s only with a scale of its own for each tensor; {} not at all: what keeps its small elements makes its large ones overflow. Well is a bit \
-         of headroom and Ehat below 1e-4; in FP8, below twice what its rounding alone costs. What autocast leaves in FP32, and tensors of less than 64 elements, are not asked.",
+         of headroom and Ehat below 1e-4; in FP8, below twice what its rounding alone costs. What autocast leaves in FP32, and tensors of less than 64 elements, are not asked. `--layer` shows the shares that fade, are lost and overflow.",
         canvas.pick("✓", "y"),
         canvas.pick("✗", "n"),
     );

@@ -6,8 +6,11 @@ use super::super::Run;
 use super::super::number::Number;
 use super::memory::{WIDTHS, optimizer_note, savings};
 use super::{Selection, summary};
+use crate::numerics::Share;
 use crate::observation::Site;
-use crate::rules::whatif::{AtScale, FORMATS, Fit, Kind, LayerFormats, LayerOutlook, SCALES, SiteOutlook, WhatIf};
+use crate::rules::whatif::{
+    AtScale, FORMATS, Fit, Kind, LayerFormats, LayerOutlook, SCALES, Shares, SiteOutlook, WhatIf,
+};
 
 /// The version of the document; it changes when a reader of the old one could misread the new one, not when keys are added.
 pub const WHATIF_SCHEMA_VERSION: u32 = 1;
@@ -110,6 +113,8 @@ struct Columns {
     fading_at_least: Vec<bool>,
     lost_share: Vec<Number>,
     lost_at_least: bool,
+    /// More is lost and less fades: a gradient that is computed before it in backward loses a part at this scale.
+    inherits_loss: Vec<bool>,
     overflow_share: Vec<Number>,
 }
 
@@ -124,7 +129,27 @@ struct FormatsDocument<'a> {
     scale_octaves: Option<i32>,
     /// The tensor that the format cannot hold.
     site: Option<String>,
+    /// As it is, without a scale of its own.
+    fading_share: ShareDocument,
+    lost_share: ShareDocument,
+    overflow_share: ShareDocument,
     non_finite_scans: u64,
+}
+
+/// A share, and what no tensor with this histogram has less or more than.
+#[derive(Serialize)]
+struct ShareDocument {
+    likely: Number,
+    low: Number,
+    high: Number,
+    /// Whether `likely` is right to half a point.
+    is_told: bool,
+}
+
+impl From<Share> for ShareDocument {
+    fn from(of: Share) -> Self {
+        Self { likely: Number(of.likely), low: Number(of.low), high: Number(of.high), is_told: of.told }
+    }
 }
 
 #[derive(Serialize)]
@@ -251,6 +276,7 @@ impl Columns {
             fading_at_least: at.iter().map(|at| at.fading_at_least).collect(),
             lost_share: at.iter().map(|at| Number(at.lost_share)).collect(),
             lost_at_least: at.iter().any(|at| at.lost_at_least),
+            inherits_loss: at.iter().map(|at| at.inherits_loss).collect(),
             overflow_share: at.iter().map(|at| Number(at.overflow_share)).collect(),
         }
     }
@@ -258,18 +284,24 @@ impl Columns {
 
 impl<'a> FormatsDocument<'a> {
     fn of(of: &LayerFormats<'a>) -> Vec<Self> {
-        let kinds = Kind::ALL.into_iter().zip(of.fits);
-        let fits = kinds.filter_map(|(kind, fits)| Some((kind, fits?)));
-        let row = |kind: Kind, format: &'static str, fit: Fit<'_>| Self {
+        let row = |kind: Kind, format: &'static str, fit: Fit<'_>, shares: Shares| Self {
             layer: of.layer,
             kind: kind.name(),
             format,
             fit: fit.name(),
             scale_octaves: if let Fit::PerTensorScale(octaves) = fit { Some(octaves) } else { None },
             site: if let Fit::No(site) = fit { Some(site.label()) } else { None },
+            fading_share: shares.fading.into(),
+            lost_share: shares.lost.into(),
+            overflow_share: shares.overflow.into(),
             non_finite_scans: of.non_finite_scans,
         };
-        fits.flat_map(|(kind, fits)| FORMATS.iter().zip(fits).map(move |(format, fit)| row(kind, format.name, fit)))
+        let known = Kind::ALL.into_iter().zip(of.fits.into_iter().zip(of.shares));
+        let known = known.filter_map(|(kind, (fits, shares))| Some((kind, fits?.into_iter().zip(shares?))));
+        known
+            .flat_map(|(kind, answers)| {
+                FORMATS.iter().zip(answers).map(move |(format, (fit, shares))| row(kind, format.name, fit, shares))
+            })
             .collect()
     }
 }

@@ -54,8 +54,20 @@ pub(super) fn at_scale(whatif: &WhatIf<'_>, selection: &Selection, canvas: &Canv
     let caption = format!("{:name_width$} {:>10} {:>11} {:>11} {:>11}", "", "Ehat", "fading", "lost", "overflow");
     rows.push(Row::of(caption, Tone::Dim));
     rows.extend(layers.iter().filter_map(|layer| Some(numbers(layer.layer, layer.at(scale)?, name_width, canvas))));
+    if layers.iter().filter_map(|layer| layer.at(scale)).any(|at| at.inherits_loss) {
+        rows.extend(canvas.wrapped("", &inherited(canvas), Tone::Dim));
+    }
     rows.extend(more(left_out, canvas));
     rows
+}
+
+/// Why some numbers are bounds.
+fn inherited(canvas: &Canvas) -> String {
+    let [more, less] = [canvas.pick("≥", ">="), canvas.pick("≤", "<=")];
+    format!(
+        "{more} at least, {less} at most, ~ about: at this scale a gradient computed before it in backward loses more than 0.5 %, and what that one does not hand on is in no \
+         histogram of the layer."
+    )
 }
 
 fn outside(asked: i32, shown: i32) -> String {
@@ -65,18 +77,34 @@ fn outside(asked: i32, shown: i32) -> String {
 fn numbers(layer: &str, at: &AtScale, name_width: usize, canvas: &Canvas) -> Row {
     let ehat = at.ehat.map_or("-".into(), |ehat| readable(significant(ehat)));
     let bad = at.ehat.is_some_and(|ehat| ehat >= Format::F16.tolerated_error());
-    let share = |share: f64, at_least: bool| {
-        let sign = if at_least { canvas.pick("≥ ", ">= ") } else { "" };
-        format!("{sign}{}", percent(significant(share)))
-    };
+    let share = |share: f64, sign: &str| format!("{sign}{}", percent(significant(share)));
     Row::of(format!("{} ", fitted(layer_name(layer), name_width, canvas)), Tone::Plain)
         .with(&format!("{ehat:>10}"), if bad { Tone::Bad } else { Tone::Plain })
-        .with(&format!(" {:>11}", share(at.fading_share, at.fading_at_least)), Tone::Plain)
-        .with(&format!(" {:>11}", share(at.lost_share, at.lost_at_least)), Tone::Plain)
+        .with(&format!(" {:>11}", share(at.fading_share, fading_sign(at, canvas))), Tone::Plain)
+        .with(&format!(" {:>11}", share(at.lost_share, lost_sign(at, canvas))), Tone::Plain)
         .with(
-            &format!(" {:>11}", share(at.overflow_share, false)),
+            &format!(" {:>11}", share(at.overflow_share, "")),
             if at.overflow_share > 0.0 { Tone::Bad } else { Tone::Plain },
         )
+}
+
+/// More may fade, or less, or either.
+fn fading_sign(at: &AtScale, canvas: &Canvas) -> &'static str {
+    match (at.fading_at_least, at.inherits_loss && at.fading_share > 0.0) {
+        (true, false) => canvas.pick("≥ ", ">= "),
+        (false, true) if at.ehat.is_some() => canvas.pick("≤ ", "<= "),
+        (_, true) => "~ ",
+        (false, false) => "",
+    }
+}
+
+/// More may be lost; of sums over what was passed on, as the gradient of a parameter is, either.
+fn lost_sign(at: &AtScale, canvas: &Canvas) -> &'static str {
+    match at.lost_at_least || at.inherits_loss {
+        true if at.lost_at_least || at.ehat.is_some() => canvas.pick("≥ ", ">= "),
+        true if at.lost_share > 0.0 => "~ ",
+        _ => "",
+    }
 }
 
 /// Two digits: more would promise what no prediction holds.

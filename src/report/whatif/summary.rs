@@ -13,6 +13,7 @@ pub(super) fn basis(whatif: &WhatIf<'_>) -> String {
     };
     let whole = whatif.window.as_ref().is_some_and(|window| window.incomplete);
     let held = match (whatif.held, whatif.is_lower_bound()) {
+        _ if whatif.layers.is_empty() => "",
         (Held::Fp16, _) if whole => {
             " Gradients were held in FP16, which left nothing of one or more: of these no other scale can be asked, and of the rest more may fade at higher ones."
         }

@@ -1,9 +1,12 @@
 use super::*;
+use crate::numerics::Format;
+use crate::observation::scenario::{Scenario, normal};
 use crate::recording::Records;
 use crate::report::Layout;
 use crate::report::fixture::Fixture;
 use crate::rules::Diagnosis;
 use crate::rules::whatif::WhatIf;
+use crate::scan::Dtype;
 
 #[test]
 fn a_pattern_is_a_glob() {
@@ -35,6 +38,61 @@ fn a_gradient_of_which_nothing_is_left_is_not_passed_over_in_silence() {
     let text = whatif_text(&whatif, &Selection::default(), &Layout { width: 400, colour: false }, true);
     assert!(text.contains("which left nothing of one or more"), "{text}");
     assert!(text.contains("Change layer `"), "{text}");
+}
+
+fn diagnosed(scenario: &Scenario) -> Diagnosis {
+    let mut diagnosis = Diagnosis::new();
+    scenario.records().iter().for_each(|record| diagnosis.apply(record.clone()));
+    diagnosis
+}
+
+fn text_of(diagnosis: &Diagnosis, selection: &Selection, unicode: bool) -> String {
+    whatif_text(&WhatIf::of(&[diagnosis.aggregate()]), selection, &Layout { width: 80, colour: false }, unicode)
+}
+
+#[test]
+fn a_share_that_no_histogram_tells_is_printed_as_its_bounds_and_one_that_it_tells_as_a_number() {
+    let mut alike = vec![0.8 * Format::E5M2.min_normal(); 600];
+    alike.extend([1e-6, 1.0]);
+    let mut run = Scenario::new();
+    run.steps(3, |s, _| {
+        s.activation("fc1", "linear", Dtype::F32, &alike);
+    });
+    let diagnosis = diagnosed(&run);
+    let one = Selection { layers: Some("fc1".into()), scale: None };
+    let text = text_of(&diagnosis, &one, true);
+    let row = |format: &str| text.lines().find(|line| line.contains(format)).expect("the row").to_owned();
+    assert!(row("fp8_e5m2").contains("0 to 100 %"), "{text}");
+    assert!(row("activations fp16").contains("100 %") && !row("activations fp16").contains(" to "), "{text}");
+    assert!(text.contains("Of two numbers the share lies between them"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        !text_of(&diagnosis, &Selection::default(), true).contains("fp8_e5m2"),
+        "only of layers that were asked for"
+    );
+}
+
+#[test]
+fn shares_behind_a_gradient_that_loses_a_part_are_printed_as_bounds() {
+    let mut run = Scenario::new();
+    run.steps(4, |s, i| {
+        s.gradient("last", "linear", Dtype::F32, &normal(512, 1e-3, i));
+        s.gradient("scores", "matmul", Dtype::F32, &normal(512, 1e-6, 100 + i));
+        s.gradient("first", "linear", Dtype::F32, &normal(512, 1e-5, 200 + i));
+    });
+    let diagnosis = diagnosed(&run);
+    let at = |exponent| Selection { layers: None, scale: Some(exponent) };
+    for (unicode, less, more) in [(true, "≤", "≥"), (false, "<=", ">=")] {
+        let text = text_of(&diagnosis, &at(0), unicode);
+        let table = text.split("Each layer at 2^0").nth(1).expect("the table");
+        let row = |layer: &str| table.lines().find(|line| line.starts_with(layer)).expect("the row").to_owned();
+        assert!(row("first").contains(less) && row("first").contains(more), "{text}");
+        assert!(!row("scores").contains(more) && !row("last").contains(more), "{text}");
+        assert!(table.contains("a gradient computed before it"), "{text}");
+        assert!(text.contains(if unicode { "lost ≥" } else { "lost >" }), "{text}");
+    }
+    let text = text_of(&diagnosis, &at(14), true);
+    assert!(!text.contains("a gradient computed before it"), "{text}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::super::Layout;
 use super::pieces::{Canvas, Row, Tone};
-use super::{Selection, chart, formats, layers, memory, summary};
+use super::{Selection, chart, formats, layers, memory, shares, summary};
 use crate::rules::whatif::WhatIf;
 
 /// The lines of a what-if, for a terminal or a page of the dashboard.
@@ -14,6 +14,7 @@ pub fn whatif_rows(whatif: &WhatIf<'_>, selection: &Selection, canvas: &Canvas) 
         layers::windows(whatif, selection, canvas),
         layers::at_scale(whatif, selection, canvas),
         formats::table(whatif, selection, canvas),
+        shares::table(whatif, selection, canvas),
         memory::table(&whatif.memory, canvas),
     ];
     for part in parts.into_iter().filter(|part| !part.is_empty()) {

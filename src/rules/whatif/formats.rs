@@ -3,9 +3,9 @@
 use super::by_layer;
 use super::held::is_left_in_fp32;
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
-use crate::numerics::{Format, Lost, ScaleWindow};
+use crate::numerics::{Format, Lost, Outlook, ScaleWindow, Share};
 use crate::observation::{Probe, Site};
-use crate::scan::Dtype;
+use crate::scan::{Dtype, ExponentHistogram};
 
 /// The formats that are asked about.
 pub const FORMATS: [Format; 4] = [Format::F16, Format::BF16, Format::E4M3, Format::E5M2];
@@ -56,6 +56,17 @@ pub enum Fit<'a> {
     No(&'a Site),
 }
 
+/// What a format would make of all tensors of a kind in a layer, as they are: of each share, that of the tensor with the largest.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// Share that would be subnormal.
+    pub fading: Share,
+    /// Share that would round to zero.
+    pub lost: Share,
+    /// Share that would be too large.
+    pub overflow: Share,
+}
+
 /// One layer: which format could hold what of it.
 #[derive(Clone, Debug)]
 pub struct LayerFormats<'a> {
@@ -63,6 +74,8 @@ pub struct LayerFormats<'a> {
     pub layer: &'a str,
     /// A fit for each of [`FORMATS`], for each of [`Kind::ALL`]; `None` where the layer has no such tensor of 64 elements or more.
     pub fits: [Option<[Fit<'a>; FORMATS.len()]>; Kind::ALL.len()],
+    /// What each of [`FORMATS`] would make of them, in the same places as `fits`.
+    pub shares: [Option<[Shares; FORMATS.len()]>; Kind::ALL.len()],
     /// Scans with a non-finite element that no mask had put there: what overflowed is not in the answers.
     pub non_finite_scans: u64,
 }
@@ -87,35 +100,75 @@ fn is_asked(summary: &SiteSummary) -> bool {
 
 impl<'a> LayerFormats<'a> {
     fn of(layer: &'a str, sites: &[&'a SiteSummary], loss_scale: i32) -> Self {
-        let fit_of = |kind, format: Format| -> Option<Fit<'a>> {
-            let of_kind = sites.iter().filter(|s| Kind::of(s.site.probe) == Some(kind));
-            of_kind.filter_map(|s| Fit::of(s, kind, format, loss_scale)).reduce(Fit::worse)
+        let tensors = |kind| {
+            let of_kind = sites.iter().filter(move |s| Kind::of(s.site.probe) == Some(kind));
+            of_kind.map(move |s| Tensor::of(s, kind, loss_scale)).filter(|tensor| tensor.exponents.total() > 0)
         };
+        let fit_of = |kind, format| tensors(kind).filter_map(|t| Fit::of(&t, format)).reduce(Fit::worse);
         let fits = Kind::ALL.map(|kind| {
             let fits = FORMATS.map(|format| fit_of(kind, format));
             fits.iter().all(Option::is_some).then(|| fits.map(|fit| fit.unwrap_or(Fit::AsIs)))
         });
+        let shares_of =
+            |kind, format| tensors(kind).filter_map(|t| t.outlook(format)).fold(Shares::default(), Shares::with);
+        let shares =
+            std::array::from_fn(|place| fits[place].map(|_| FORMATS.map(|format| shares_of(Kind::ALL[place], format))));
         let non_finite_scans = sites.iter().map(|s| s.non_finite_samples - s.masked_samples).sum();
-        Self { layer, fits, non_finite_scans }
+        Self { layer, fits, shares, non_finite_scans }
+    }
+}
+
+impl Shares {
+    fn with(self, outlook: Outlook) -> Self {
+        Self {
+            fading: self.fading.larger(outlook.fading),
+            lost: self.lost.larger(outlook.lost),
+            overflow: self.overflow.larger(outlook.overflow),
+        }
+    }
+}
+
+/// One tensor as it is asked about: a gradient without its loss scale.
+struct Tensor<'a> {
+    site: &'a Site,
+    exponents: &'a ExponentHistogram,
+    extremes: (f64, f64),
+    lost: Lost,
+    is_gradient: bool,
+    loss_scale: i32,
+}
+
+impl<'a> Tensor<'a> {
+    fn of(summary: &'a SiteSummary, kind: Kind, loss_scale: i32) -> Self {
+        let is_gradient = kind == Kind::Gradients;
+        let (exponents, extremes) = match summary.unscaled.as_deref().filter(|_| is_gradient) {
+            Some(unscaled) => (&unscaled.exponents, (unscaled.min_abs, summary.max_unscaled)),
+            None => (&summary.exponents, (summary.min_abs, summary.max_abs)),
+        };
+        // The lowest binades of a gradient over scans at several scales show no law: there the estimate was made scan by scan, and counts in Ehat.
+        let is_held = summary.site.dtype == Dtype::F16 && !is_gradient;
+        let lost = if is_held { Lost::estimate(exponents) } else { Lost::default() };
+        Self { site: &summary.site, exponents, extremes, lost, is_gradient, loss_scale }
+    }
+
+    /// The exponent of what it is multiplied by without a scale of its own.
+    fn as_is(&self, format: Format) -> i32 {
+        if self.is_gradient && format != Format::BF16 { self.loss_scale } else { 0 }
+    }
+
+    fn outlook(&self, format: Format) -> Option<Outlook> {
+        Outlook::of(self.exponents, self.extremes, self.lost, format, self.as_is(format))
     }
 }
 
 impl<'a> Fit<'a> {
     /// One tensor; `None` when it has no non-zero element.
-    fn of(summary: &'a SiteSummary, kind: Kind, format: Format, loss_scale: i32) -> Option<Self> {
-        let unscaled = summary.unscaled.as_deref();
-        let (exponents, max_abs) = match (kind, unscaled) {
-            (Kind::Gradients, Some(unscaled)) => (&unscaled.exponents, summary.max_unscaled),
-            _ => (&summary.exponents, summary.max_abs),
-        };
-        // The lowest binades of a gradient over scans at several scales show no law: there the estimate was made scan by scan, and counts in Ehat.
-        let is_held = summary.site.dtype == Dtype::F16 && kind != Kind::Gradients;
-        let lost = if is_held { Lost::estimate(exponents) } else { Lost::default() };
-        let window = ScaleWindow::in_format(exponents, max_abs, lost, 1.0, format)?;
-        let as_is = if kind == Kind::Gradients && format != Format::BF16 { loss_scale } else { 0 };
+    fn of(tensor: &Tensor<'a>, format: Format) -> Option<Self> {
+        let window = ScaleWindow::in_format(tensor.exponents, tensor.extremes.1, tensor.lost, 1.0, format)?;
+        let as_is = tensor.as_is(format);
         Some(match () {
             () if window.contains(as_is) => Self::AsIs,
-            () if window.is_empty() => Self::No(&summary.site),
+            () if window.is_empty() => Self::No(tensor.site),
             () => Self::PerTensorScale(as_is.clamp(window.low, window.high) - as_is),
         })
     }

@@ -16,7 +16,7 @@ mod window;
 
 use std::ops::RangeInclusive;
 
-pub use formats::{FORMATS, Fit, Kind, LayerFormats};
+pub use formats::{FORMATS, Fit, Kind, LayerFormats, Shares};
 pub use gradients::{AtScale, LayerOutlook, ScaleOutlook, SiteOutlook};
 pub use held::Held;
 pub use memory::{DtypeBytes, Memory, OptimizerState};

@@ -1,6 +1,7 @@
 //! What-if over whole runs, and that it agrees with the rules.
 
 use super::*;
+use crate::numerics::Format;
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
 use crate::rules::silence::diagnose;
 use crate::rules::{Diagnosis, Value};
@@ -96,6 +97,40 @@ fn what_was_lost_is_a_lower_bound_at_higher_scales_and_only_there() {
 }
 
 #[test]
+fn behind_a_gradient_that_loses_a_part_shares_are_bounds_and_only_there() {
+    let mut run = Scenario::new();
+    run.static_scaler(1.0).steps(4, |s, i| {
+        s.applied(1.0);
+        s.gradient("last", "linear", F32, &normal(512, 1e-3, i));
+        s.gradient("scores", "matmul", F32, &normal(512, 1e-6, 100 + i));
+        s.gradient("first", "linear", F32, &normal(512, 1e-3, 200 + i));
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let inherits = |layer: &str, scale| {
+        let layer = whatif.layers.iter().find(|l| l.layer == layer).expect("the layer");
+        layer.at(scale).expect("the scale").inherits_loss
+    };
+    assert_eq!(["last", "scores", "first"].map(|layer| inherits(layer, 0)), [false, false, true]);
+    assert_eq!(["last", "scores", "first"].map(|layer| inherits(layer, 12)), [false; 3], "nothing is lost at 2^12");
+    assert!(!whatif.is_lower_bound(), "nothing was lost before it was seen");
+}
+
+#[test]
+fn what_the_gradient_of_a_parameter_loses_reaches_nobody() {
+    let mut run = Scenario::new();
+    run.static_scaler(1.0).steps(4, |s, i| {
+        s.applied(1.0);
+        s.param_grad("last", "weight", F32, &normal(512, 1e-9, i));
+        s.gradient("first", "linear", F32, &normal(512, 1e-3, 200 + i));
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let marked = whatif.layers.iter().flat_map(|l| &l.at).filter(|at| at.inherits_loss && at.scale > -4).count();
+    assert_eq!(marked, 0);
+}
+
+#[test]
 fn one_layer_far_above_the_rest_leaves_no_scale_and_is_named() {
     let mut run = Scenario::new();
     run.static_scaler(1.0).steps(4, |s, i| {
@@ -173,6 +208,32 @@ fn a_layer_fits_fp8_as_it_is_scaled_or_not_at_all() {
     assert_eq!(all("small"), ["as_is", "as_is", "per_tensor_scale", "per_tensor_scale"]);
     assert_eq!(all("huge")[..3], ["per_tensor_scale", "as_is", "per_tensor_scale"]);
     assert!(whatif.formats[0].fits[1].is_none(), "no gradient was seen");
+}
+
+#[test]
+fn what_a_format_makes_of_a_layer_is_told_in_shares_or_in_bounds() {
+    let place = |format: Format| FORMATS.iter().position(|f| *f == format).expect("it is asked about");
+    let mut run = Scenario::new();
+    // Alike at 1.6 times the beginning of the binade below E5M2's smallest normal number, and two elements far away.
+    let mut alike = vec![0.8 * Format::E5M2.min_normal(); 600];
+    alike.extend([1e-6, 1.0]);
+    run.steps(3, |s, i| {
+        s.activation("plain", "linear", F32, &normal(512, 1.0, i));
+        s.activation("alike", "linear", F32, &alike);
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let shares = |layer: &str, format| {
+        let layer = whatif.formats.iter().find(|of| of.layer == layer).expect("the layer");
+        layer.shares[Kind::Activations as usize].expect("activations")[place(format)]
+    };
+    let Shares { fading, lost, overflow } = shares("alike", Format::E5M2);
+    assert!(!fading.told && fading.low < 0.01 && fading.high > 0.98, "{fading:?}");
+    assert!(lost.told && lost.likely < 0.01 && overflow.likely == 0.0, "{lost:?} {overflow:?}");
+    let in_fp16 = shares("alike", Format::F16).fading;
+    assert!(in_fp16.told && in_fp16.likely > 0.98, "{in_fp16:?}");
+    assert!(shares("plain", Format::E4M3).overflow.told && shares("plain", Format::E4M3).overflow.likely == 0.0);
+    assert!(whatif.formats[0].shares[Kind::Gradients as usize].is_none(), "no gradient was seen");
 }
 
 #[test]

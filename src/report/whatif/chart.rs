@@ -128,13 +128,16 @@ pub(super) fn axis_row(canvas: &Canvas) -> Row {
     labelled("scale").with(&line.into_iter().collect::<String>(), Tone::Dim)
 }
 
+/// Whether more than is shown may be there.
+type IsMore = fn(&AtScale) -> bool;
+
 /// Where more may fade or be lost than is shown; nothing where nowhere.
 fn at_least_rows(whatif: &WhatIf<'_>, canvas: &Canvas) -> Vec<Row> {
     let more = canvas.pick("≥", ">");
-    let marks: [(&str, fn(&AtScale) -> bool); 2] =
+    let marks: [(&str, IsMore); 2] =
         [("fading", |at| at.fading_at_least), ("lost", |at| at.lost_at_least || at.inherits_loss)];
     let marked = marks.into_iter().filter(|(_, is_more)| whatif.scales.iter().any(|at| is_more(&at.worst)));
-    let row = |(label, is_more): (&str, fn(&AtScale) -> bool)| {
+    let row = |(label, is_more): (&str, IsMore)| {
         let marks = whatif.scales.iter().map(|at| if is_more(&at.worst) { more } else { " " });
         let blank = " ".repeat(columns(canvas) - 1);
         let line: String = marks.flat_map(|mark| [mark, &blank]).collect();

@@ -189,8 +189,14 @@ impl ScaleDynamics {
         } else if let Some(before) = self.scale.filter(|&before| follows && before != u.from) {
             self.unconfirmed = Some(Jump { step: step.index, from: before, to: u.from, updates: 0 });
         }
-        if !u.broken && !is_own_move(u.from, u.to, config) {
-            self.note_jump(Jump { step: step.index, from: u.from, to: u.to, updates: u.count });
+        if u.broken {
+            return;
+        }
+        // One that no factor explains is told alone, and not laid to the number of updates.
+        let set = updates_of(step).find(|&(from, to)| !is_own_move(from, to, config));
+        let ((from, to), updates) = set.map_or(((u.from, u.to), u.count), |set| (set, 1));
+        if !is_own_move(from, to, config) {
+            self.note_jump(Jump { step: step.index, from, to, updates });
         }
     }
 
@@ -212,8 +218,7 @@ struct Updates {
 impl Updates {
     fn of(step: &Step) -> Option<Self> {
         let mut all: Option<Self> = None;
-        for event in &step.scaler {
-            let ScalerEvent::Updated { from, to, .. } = *event else { continue };
+        for (from, to) in updates_of(step) {
             all = Some(match all {
                 None => Self { from, to, count: 1, broken: false },
                 Some(u) => Self { from: u.from, to, count: u.count + 1, broken: u.broken || from != u.to },
@@ -221,6 +226,14 @@ impl Updates {
         }
         all
     }
+}
+
+/// The scale before and after each update of a step.
+fn updates_of(step: &Step) -> impl Iterator<Item = (f64, f64)> + '_ {
+    step.scaler.iter().filter_map(|event| match *event {
+        ScalerEvent::Updated { from, to, .. } => Some((from, to)),
+        _ => None,
+    })
 }
 
 /// Whether a gradient was not finite. Where unscaling said so it is believed; else a withheld step or a fallen scale tells.
@@ -322,6 +335,15 @@ mod tests {
             s.skipped(16.0, 8.0).event(ScalerEvent::Updated { from: 8.0, to: 4.0, growth_tracker: 0 });
         });
         assert_eq!(of(&run).first_jump, Some(Jump { step: 0, from: 16.0, to: 4.0, updates: 2 }));
+    }
+
+    #[test]
+    fn an_update_that_sets_the_scale_is_a_jump_of_its_own_beside_the_one_of_the_step() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).step(|s| {
+            s.skipped(16.0, 65536.0).event(ScalerEvent::Updated { from: 65536.0, to: 32768.0, growth_tracker: 0 });
+        });
+        assert_eq!(of(&run).first_jump, Some(Jump { step: 0, from: 16.0, to: 65536.0, updates: 1 }));
     }
 
     #[test]

@@ -56,6 +56,13 @@ class Case(NamedTuple):
     # Steps from the onset within which it must be found; None: within the run.
     within: int = None
     cure: str = ""
+    # How often a step is scanned.
+    every: int = 1
+
+
+def _each(*arguments):
+    """The same arguments for every model."""
+    return {model: arguments for model in MODELS}
 
 
 def _ceiling(interval):
@@ -64,6 +71,12 @@ def _ceiling(interval):
 
 
 AT_CEILING = _ceiling(2000)
+# Every fifth step is compared with FP32: three comparisons lie within ten steps.
+SHADOWED = ("--shadow-every", 5)
+# A learning rate at which no update of a model in FP16 is as large as 2^-14.
+BELOW_NORMAL = {"mlp": ("--lr", "0.0002"), "conv": ("--lr", "0.00005"), "transformer": ("--lr", "0.0002")}
+# A scale far above where gradients of the usual size would overflow, growing at every second step; with a loss as small as this they are of the usual size.
+FAR_ABOVE, NEXT_TO_NOTHING = 2**31, 2.0**-30
 
 # Layers whose output is of the usual size, not normalised: what a fault multiplies goes where it is meant to go.
 LINEAR = {"mlp": ("fc1", "fc2"), "conv": ("conv2", "fc1"), "transformer": ("block.0.attn.qkv", "block.0.mlp.up")}
@@ -95,7 +108,7 @@ CASES = (
          around={model: ("--init-scale", CEILING[model]) for model in MODELS}, steps=MANY_SKIPS,
          precisions=("fp16", "fp16-masters"), cure=REPLACES),
     Case("bad-batches", "a batch in twenty gives a NaN gradient: the scale falls for days", ("AMP302",), "bad-batches=0.05",
-         around={model: ("--growth-interval", 100) for model in MODELS}, steps=LONG, precisions=("fp16", "fp16-masters"),
+         around=_each("--growth-interval", 100), steps=LONG, precisions=("fp16", "fp16-masters"),
          beside=("AMP501",)),
     Case("bad-batches-often", "every second batch gives a NaN gradient: the scale falls at once", ("AMP302", "AMP501"),
          "bad-batches=0.5", at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters"), layer=ANY),
@@ -106,7 +119,7 @@ CASES = (
     Case("dead-updates", "a model in 16 bits without FP32 copies: nothing is NaN, and nothing trains", ("AMP401",), "dead-updates",
          precisions=("fp16-pure", "bf16-pure"), optimizers=SGD),
     Case("low-rate", "a model in 16 bits without FP32 copies, at a low learning rate: it ends worse than FP32", ("AMP401",),
-         around={model: ("--lr", "0.0001") for model in MODELS}, precisions=("fp16-pure", "bf16-pure"), optimizers=SGD),
+         around=_each("--lr", "0.0001"), precisions=("fp16-pure", "bf16-pure"), optimizers=SGD),
     Case("lost-decay", "the weight decay of AdamW is rounded away in BF16", ("AMP404",), "lost-decay", precisions=("bf16-pure",),
          optimizers=ADAMW, beside=("AMP401", "AMP411"), cure=REPLACES),
     Case("vanishing-eps", "Adam on FP16 weights: they are NaN after the first step", ("AMP407",), "vanishing-eps",
@@ -178,7 +191,7 @@ CASES = (
     Case("lr-zero", "the loss is flat: the schedule never leaves zero", ("AMP406", "AMP702"), "lr-zero", steps={model: 100 for model in MODELS},
          precisions=("fp16", "fp32")),
     Case("rounded-evaluation", "evaluation is worse than in FP32, training is fine", ("AMP704",), "rounded-evaluation", models=("mlp", "conv"),
-         around={model: ("--eval-every", 5) for model in MODELS}, at=MIDDLE, within=AT_ONCE, precisions=("fp16", "bf16")),
+         around=_each("--eval-every", 5), at=MIDDLE, within=AT_ONCE, precisions=("fp16", "bf16")),
     Case("fading", "the first layers learn nothing: the gradient fades from layer to layer", ("AMP203", "AMP201"), "fading",
          models=("conv",), at=MIDDLE, within=AT_ONCE, layer=ANY),
     Case("growing-gradients", "a static scale that was well, until gradients grow", ("AMP204",), "growing-gradients", models=("mlp", "conv"),
@@ -188,4 +201,24 @@ CASES = (
          models=("mlp", "conv"), at=MIDDLE, within=AT_ONCE),
     Case("huge-weights", "a layer before a normalisation has weights that FP16 cannot hold", ("AMP410",), "huge-weights", models=("conv",),
          layers={"conv": ("conv1", "conv2")}, layer=PLANTED, at=MIDDLE, within=AT_ONCE, optimizers=SGD, beside=("AMP403",)),
+    Case("weighted-loss", "training is less steady than in FP32: between report and backward the loss is multiplied by four", ("AMP205",),
+         "weighted-loss", around=_each(*SHADOWED, "--init-scale", 4096), models=("mlp", "transformer"), at=MIDDLE, within=AT_ONCE, precisions=("fp16", "fp16-masters"),
+         optimizers=ADAMS),
+    Case("scale-low-2^-16-shadowed", "a static loss scale at which gradients point elsewhere than FP32's", ("AMP205",),
+         arguments=("--static-scale", 2.0**-16), around=_each(*SHADOWED), within=AT_ONCE, precisions=("fp16", "fp16-masters"), beside=("AMP307",)),
+    Case("floor-high", "every step is skipped, and the loss scale stays where it is: a floor holds it", ("AMP303",),
+         arguments=("--init-scale", 2**26, "--min-scale", 2**26), layer=ANY, within=AT_ONCE, precisions=("fp16", "fp16-masters"), cure=REPLACES),
+    Case("scale-below-one", "the loss scale is 1e-5, then 0", ("AMP303",), "log-zero", at=MIDDLE, layer=ANY, beside=("AMP501",)),
+    Case("runaway", "the loss scale grows and grows: the loss is next to nothing", ("AMP304",), f"weighted-loss={NEXT_TO_NOTHING}",
+         around=_each("--init-scale", FAR_ABOVE, "--growth-interval", 2), steps={model: 40 for model in MODELS}, beside=("AMP406",)),
+    Case("scale-raised", "the loss scale is suddenly 4096 times higher, and steps are skipped", ("AMP306",), "scale-raised", at=MIDDLE,
+         within=AT_ONCE, precisions=("fp16", "fp16-masters")),
+    Case("copied-step", "FP16 parameters are stepped by hand: updates are tiny, and how much of them arrives is not known", ("AMP402",),
+         "copied-step", around=BELOW_NORMAL, precisions=("fp16-pure",), optimizers=SGD),
+    Case("lr-tiny", "the loss is flat: the learning rate is next to nothing", ("AMP406",), arguments=("--lr", "1e-9"),
+         steps={model: 100 for model in MODELS}, precisions=("fp16", "fp32", "bf16-masters")),
+    Case("unassigned-step", "the loss is flat: weights have gradients and never change", ("AMP408",), "unassigned-step",
+         steps={model: 100 for model in MODELS}, precisions=("fp32", "fp16", "bf16")),
+    Case("nan-unscanned", "the loss is NaN at a step that was not scanned", ("AMP703",), "nan", layer=ANY, at=MIDDLE, within=AT_ONCE,
+         precisions=("fp16", "bf16", "fp32"), beside=("AMP501",), every=50),
 )

@@ -35,13 +35,13 @@ def cured(programs, trial, settings, faulty_loss):
     """The run with the remedy in place: what is still found, and its loss beside FP32's and the faulty run's; all of one seed."""
     run = programs.new_run(f"{trial.name}-cured")
     arguments = applied(_treated(trial), settings)
-    summary, gave_up = programs.try_to_train(*arguments, "--every", 1, "--run", run)
+    summary, gave_up = programs.try_to_train(*arguments, "--every", trial.case.every, "--run", run)
     if summary is None:
         return {"gone": False, "left": [f"the trainer gave up: {gave_up}"]}
     _, report = programs.check(run)
     shutil.rmtree(run)
     left = [finding for finding in report["findings"] if counts(finding, trial.case.codes)]
-    fp32 = programs.train_unwatched(*applied(trial.base(), {"precision": "fp32", "scaler": "dynamic"}))
+    fp32 = programs.train_unwatched(*without(applied(trial.base(), {"precision": "fp32", "scaler": "dynamic"}), "--shadow-every"))
     return {
         "gone": not any(is_right(trial)(finding) for finding in left),
         "left": [brief(finding) for finding in left],

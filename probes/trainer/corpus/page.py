@@ -3,6 +3,7 @@
 from . import whatif
 from .cases import CASES
 from .healthy import WATCHED
+from .people import seen
 from .tables import cures, distance, margins, matrix, missed, per_case, table
 
 HEAD = """# How good the diagnosis is
@@ -26,6 +27,8 @@ def written(results, absent, seeds, thresholds):
         HEAD.format(command="make corpus", seeds=seeds.replace(",", ", ")),
         "## In short\n\n" + _short_table(cases, healthy),
         "## Faults\n\n" + per_case(cases, CASES),
+        "## What people see\n\nKinds of failure that are reported in public, each with the runs that show it and the code that was named first in them (how often).\n\n"
+        + seen(cases, healthy),
         "## What was named\n\nRows: what was planted. Columns: the code that was named first.\n\n" + matrix(cases),
         "## What went wrong\n\n" + missed(cases, healthy),
         "## Runs that are well\n\n" + _healthy_table(healthy),

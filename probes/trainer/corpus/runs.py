@@ -16,7 +16,7 @@ def trial_check(trial, thresholds=()):
 
     def check(programs):
         run = programs.new_run(trial.name)
-        summary, gave_up = programs.try_to_train(*trial.arguments(), "--every", 1, "--run", run)
+        summary, gave_up = programs.try_to_train(*trial.arguments(), "--every", trial.case.every, "--run", run)
         require((run / RECORDING).exists(), f"nothing was recorded: {gave_up}")
         require(b"fault" not in (run / RECORDING).read_bytes(), "the recording knows of the fault")
         _, report = programs.check(run)

@@ -16,6 +16,7 @@ from corpus.frames import Recording
 from corpus.healthy import healthy_items
 from corpus.judge import judged
 from corpus.margins import Threshold, search, searched, turning_points, written
+from corpus.people import MET, is_of
 from corpus.trials import Trial, trials
 from harness.programs import Programs
 from harness.runs import MODELS
@@ -160,6 +161,22 @@ class Plan(unittest.TestCase):
         names = [item.name for item in healthy_items((6, 7, 8), FLAGS, {"dropout", "frozen", "closed-gate"}) if item.group == "converged"]
         self.assertGreaterEqual(sum(name.endswith("every-1") for name in names), 60)
         self.assertGreaterEqual(sum(name.endswith("budget") for name in names), 60)
+
+    def test_every_rule_that_judges_a_run_has_a_row(self):
+        pages = {page.name[:6] for page in (Path(__file__).resolve().parents[3] / "docs" / "rules").glob("AMP*.md")}
+        shown = {code for case in CASES for code in case.codes}
+        # These judge the instrument, which faults of a run do not break.
+        instrument = {"AMP001", "AMP002"}
+        self.assertGreater(len(pages), 50)
+        self.assertEqual(pages - shown - instrument, set())
+        self.assertEqual(shown - pages, set())
+
+    def test_everything_that_people_see_is_shown_by_rows_and_runs_that_there_are(self):
+        cases = {case.name for case in CASES}
+        healthy = [item.name for item in healthy_items((6, 7, 8), FLAGS, set())]
+        for what, rows in MET:
+            for row in rows:
+                self.assertTrue(row in cases or any(is_of(row, name) for name in healthy), f"{row}: {what}")
 
     def test_a_fault_leaves_room_to_be_found_before_the_run_ends(self):
         for t in trials(CASES, (6, 7, 8)):

@@ -46,7 +46,7 @@ class Trial(NamedTuple):
 
     def key(self):
         """What a result depends on besides the programs."""
-        return repr((self.arguments(), self.case.codes, self.named(), self.onset, self.case.within, self.case.cure))
+        return repr((self.arguments(), self.case.every, self.case.codes, self.case.beside, self.named(), self.onset, self.case.within, self.case.cure))
 
 
 def trials(cases, seeds):

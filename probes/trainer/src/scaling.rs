@@ -36,14 +36,12 @@ impl Scaling {
         Ok(())
     }
 
-    /// From now on, goes on from this scale times `factor`; nothing happens without a scaler.
-    pub fn multiply(&mut self, factor: f64) -> Result<()> {
-        if let Some(scaler) = &mut self.scaler {
-            let mut state = scaler.state_dict();
-            state["scale"] = (scaler.get_scale() * factor).into();
-            scaler.load_state_dict(&state)?;
+    /// From now on, goes on from this scale times `factor`, set as a loop sets it that knows better; nothing happens without a scaler.
+    pub fn multiply(&mut self, factor: f64) -> Result<(), ScalerError> {
+        match &mut self.scaler {
+            Some(scaler) => scaler.update_to(scaler.get_scale() * factor),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// From now on, steps with the gradients as they are.
@@ -87,6 +85,9 @@ impl Scaling {
             stepper.prepare()?;
             clip_to(stepper, clip);
             stepper.try_apply()?;
+            if let Some(second) = stepper.second() {
+                second.step();
+            }
             return Ok(true);
         };
         if let Some(mistake) = mistake {
@@ -94,11 +95,17 @@ impl Scaling {
         }
         if clip.is_some() {
             scaler.unscale(stepper)?;
+            if let Some(second) = stepper.second() {
+                scaler.unscale(second)?;
+            }
             clip_to(stepper, clip);
         }
-        let outcome = scaler.step(stepper)?;
+        let mut applied = scaler.step(stepper)?.applied();
+        if let Some(second) = stepper.second() {
+            applied &= scaler.step(second)?.applied();
+        }
         scaler.update()?;
-        Ok(outcome.applied())
+        Ok(applied)
     }
 
     /// The loss scale now.
@@ -123,5 +130,8 @@ fn dynamic(options: &Options) -> GradScalerBuilder {
 fn clip_to(stepper: &mut dyn Stepper, norm: Option<f64>) {
     if let Some(norm) = norm {
         stepper.optimizer().clip_grad_norm(norm);
+        if let Some(second) = stepper.second() {
+            second.clip_grad_norm(norm);
+        }
     }
 }

@@ -11,6 +11,19 @@ pub trait Stepper: AmpOptimizer {
     /// The optimizer itself, to clip with and to set the learning rate of.
     fn optimizer(&mut self) -> &mut nn::Optimizer;
 
+    /// A second optimizer, which steps after this one.
+    fn second(&mut self) -> Option<&mut nn::Optimizer> {
+        None
+    }
+
+    /// Sets the learning rate.
+    fn set_lr(&mut self, lr: f64) {
+        self.optimizer().set_lr(lr);
+        if let Some(second) = self.second() {
+            second.set_lr(lr);
+        }
+    }
+
     /// Lets go of all gradients.
     fn zero_grad(&mut self);
 

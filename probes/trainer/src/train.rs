@@ -10,7 +10,7 @@ use tch::{Device, Tensor, nn};
 
 use crate::data::{Batches, Data};
 use crate::evaluation::{evaluate, evaluate_in_fp32};
-use crate::fault::{BrokenRecipe, BrokenStepper, Plant};
+use crate::fault::{BrokenRecipe, BrokenStepper, HandStepper, Plant, TwoSteppers};
 use crate::fingerprint::fingerprint;
 use crate::model::{Model, Pass};
 use crate::options::Options;
@@ -71,9 +71,11 @@ fn plant(options: &Options) -> Result<Plant> {
 }
 
 fn stepper(options: &Options, vs: &nn::VarStore, plant: &Plant) -> Result<Box<dyn Stepper>> {
-    match plant.breaks_masters() {
-        Some(mistake) => Ok(Box::new(BrokenStepper::new(mistake, options, vs)?)),
-        None => sound_stepper(options, vs),
+    match (plant.breaks_masters(), plant.steps_by_hand()) {
+        (Some(mistake), _) => Ok(Box::new(BrokenStepper::new(mistake, options, vs)?)),
+        (_, Some(mistake)) => Ok(Box::new(HandStepper::new(mistake, options, vs)?)),
+        _ if plant.splits_optimizer() => Ok(Box::new(TwoSteppers::new(options, vs)?)),
+        _ => sound_stepper(options, vs),
     }
 }
 
@@ -180,11 +182,14 @@ impl<'a> Run<'a> {
             self.scaling.multiply(self.plant.scale_factor())?;
         }
         if let Some((layer, factor)) = self.plant.weight_factor() {
-            multiply_weight(self.vs, layer, factor);
+            multiply(self.vs, layer, "weight", factor);
+        }
+        if let Some((layer, factor)) = self.plant.bias_factor() {
+            multiply(self.vs, layer, "bias", factor);
         }
         let scheduled = self.options.learning_rate() * self.options.schedule.factor(step, self.options.steps);
         let lr = scheduled * self.plant.lr_factor();
-        self.stepper.optimizer().set_lr(lr);
+        self.stepper.set_lr(lr);
         Ok(lr)
     }
 
@@ -282,10 +287,10 @@ fn times(loss: Tensor, factor: f64) -> Tensor {
     if factor == 1.0 { loss } else { loss * factor }
 }
 
-/// Multiplies the weight of a layer in place.
-fn multiply_weight(vs: &nn::VarStore, layer: &str, factor: f64) {
-    if let Some(weight) = vs.variables().get_mut(&format!("{layer}.weight")) {
-        let _weight = tch::no_grad(|| weight.g_mul_scalar_(factor));
+/// Multiplies a parameter of a layer in place, where it has one of this name.
+fn multiply(vs: &nn::VarStore, layer: &str, name: &str, factor: f64) {
+    if let Some(parameter) = vs.variables().get_mut(&format!("{layer}.{name}")) {
+        let _parameter = tch::no_grad(|| parameter.g_mul_scalar_(factor));
     }
 }
 

@@ -16,6 +16,10 @@ pub(super) enum Harmless {
     Frozen,
     /// The output is multiplied by a gate that opens at the fault's step.
     Gate,
+    /// A classifier that nobody has trained: its bias is zero.
+    ZeroBias,
+    /// The head that is tied to an embedding does not train it: rows whose characters are not in the batch get no gradient.
+    FrozenHead,
 }
 
 impl Fault for Harmless {
@@ -24,6 +28,8 @@ impl Fault for Harmless {
             Self::Dropout => "dropout",
             Self::Frozen => "frozen",
             Self::Gate => "closed-gate",
+            Self::ZeroBias => "zero-bias",
+            Self::FrozenHead => "frozen-head",
         }
     }
 
@@ -34,11 +40,15 @@ impl Fault for Harmless {
             Self::Gate => {
                 "no fault: LAYER stands behind a gate that is zero until the step; for a layer with a residual around it"
             }
+            Self::ZeroBias => "no fault: the bias of LAYER is zero when it begins, as that of a fresh classifier",
+            Self::FrozenHead => {
+                "no fault: the head does not train the embedding that it is tied to, whose rows then get a gradient only where their character is in the batch; transformer"
+            }
         }
     }
 
     fn needs_layer(&self) -> bool {
-        true
+        *self != Self::FrozenHead
     }
 
     fn is_setting(&self) -> bool {
@@ -52,6 +62,14 @@ impl Fault for Harmless {
             Self::Gate => output * if active { 1.0 } else { 0.0 },
             _ => output,
         }
+    }
+
+    fn bias_factor(&self) -> Option<f64> {
+        (*self == Self::ZeroBias).then_some(0.0)
+    }
+
+    fn tied(&self, embedding: Tensor) -> Tensor {
+        if *self == Self::FrozenHead { embedding.detach() } else { embedding }
     }
 }
 

@@ -11,6 +11,7 @@ mod half_norm;
 mod half_positions;
 mod half_softmax;
 mod half_sum;
+mod hand_step;
 mod harmless;
 mod huge_weights;
 mod inflated;
@@ -39,16 +40,20 @@ mod scheduler_ahead;
 mod short_interval;
 mod small_activations;
 mod spec;
+mod two_optimizers;
 mod underflow;
 mod vanishing_eps;
+mod weighted_loss;
 mod wrong_labels;
 
 use tch::{Kind, Tensor};
 
+pub use hand_step::{HandStep, HandStepper};
 pub use masters::{BrokenMasters, BrokenStepper};
 pub use plant::Plant;
 pub use recipe::BrokenRecipe;
 pub use spec::FaultSpec;
+pub use two_optimizers::TwoSteppers;
 
 use crate::options::Options;
 
@@ -183,6 +188,26 @@ pub trait Fault: Sync {
     fn breaks_masters(&self) -> Option<BrokenMasters> {
         None
     }
+
+    /// What is wrong with a step written by hand.
+    fn steps_by_hand(&self) -> Option<HandStep> {
+        None
+    }
+
+    /// Whether a second optimizer has half of the parameters.
+    fn splits_optimizer(&self) -> bool {
+        false
+    }
+
+    /// What the bias of the planted layer is multiplied by at the fault's first step.
+    fn bias_factor(&self) -> Option<f64> {
+        None
+    }
+
+    /// What a head multiplies by that is tied to the embedding.
+    fn tied(&self, embedding: Tensor) -> Tensor {
+        embedding
+    }
 }
 
 /// All faults, in the order in which they are listed.
@@ -234,6 +259,9 @@ pub static FAULTS: &[&dyn Fault] = &[
     &harmless::Harmless::Dropout,
     &harmless::Harmless::Frozen,
     &harmless::Harmless::Gate,
+    &harmless::Harmless::ZeroBias,
+    &harmless::Harmless::FrozenHead,
+    &two_optimizers::TwoOptimizers,
     &wrong_labels::WrongLabels,
     &lr_zero::LrZero,
     &scale_raised::ScaleRaised,
@@ -243,6 +271,9 @@ pub static FAULTS: &[&dyn Fault] = &[
     &needless_scaler::NeedlessScaler,
     &scaler_lost::ScalerLost,
     &huge_weights::HugeWeights,
+    &weighted_loss::WeightedLoss,
+    &HandStep::Copied,
+    &HandStep::Unassigned,
 ];
 
 /// The fault with this name.

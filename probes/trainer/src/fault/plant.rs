@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use tch::{Kind, Tensor};
 
-use super::{BrokenMasters, BrokenRecipe, Fault};
+use super::{BrokenMasters, BrokenRecipe, Fault, HandStep};
 use crate::random::SplitMix64;
 
 /// What stands between a layer and the next; passes everything through until a fault's step has come.
@@ -91,6 +91,20 @@ impl Plant {
         Some((planted.layer?, planted.fault.weight_factor(planted.strength)?))
     }
 
+    /// The layer whose bias is multiplied at this step, and by what.
+    pub fn bias_factor(&self) -> Option<(&'static str, f64)> {
+        let planted = self.begins()?;
+        Some((planted.layer?, planted.fault.bias_factor()?))
+    }
+
+    /// What a head multiplies by that is tied to the embedding.
+    pub fn tied(&self, embedding: Tensor) -> Tensor {
+        match self.active() {
+            Some(planted) => planted.fault.tied(embedding),
+            None => embedding,
+        }
+    }
+
     /// What evaluation makes of its logits.
     pub fn evaluated(&self, logits: Tensor) -> Tensor {
         match self.active() {
@@ -138,6 +152,16 @@ impl Plant {
     /// What the fault will break between the model and its FP32 copies, whether its step has come or not.
     pub fn breaks_masters(&self) -> Option<BrokenMasters> {
         self.planted.as_ref().and_then(|planted| planted.fault.breaks_masters())
+    }
+
+    /// What is wrong with a step written by hand, whether its step has come or not.
+    pub fn steps_by_hand(&self) -> Option<HandStep> {
+        self.planted.as_ref().and_then(|planted| planted.fault.steps_by_hand())
+    }
+
+    /// Whether a second optimizer has half of the parameters.
+    pub fn splits_optimizer(&self) -> bool {
+        self.planted.as_ref().is_some_and(|planted| planted.fault.splits_optimizer())
     }
 
     /// Whether the fault is at work at this step.

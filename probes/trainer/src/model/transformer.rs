@@ -61,7 +61,7 @@ impl Model for Transformer {
         let x = self.blocks.iter().fold(tok + pos, |x, block| block.forward(&x, pass));
         let x = pass.layer("norm", &x, |x| self.norm.forward(x));
         // The head is the embedding once more.
-        pass.within("tok", &x, |x| x.linear(&self.tok.ws, None::<&Tensor>))
+        pass.within("tok", &x, |x| x.linear(&pass.plant().tied(self.tok.ws.shallow_clone()), None::<&Tensor>))
     }
 }
 

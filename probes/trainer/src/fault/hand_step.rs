@@ -1,0 +1,138 @@
+//! A step that somebody wrote by hand.
+
+use ampdoctor_torch::AmpOptimizer;
+use anyhow::Result;
+use tch::nn::{self, OptimizerConfig};
+use tch::{Tensor, no_grad};
+
+use super::Fault;
+use crate::options::Options;
+use crate::precision::Precision;
+use crate::stepper::Stepper;
+
+/// What is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandStep {
+    /// The new values are copied into parameters in FP16, which have no FP32 copies.
+    Copied,
+    /// The new values are computed and dropped.
+    Unassigned,
+}
+
+impl Fault for HandStep {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Copied => "copied-step",
+            Self::Unassigned => "unassigned-step",
+        }
+    }
+
+    fn about(&self) -> &'static str {
+        match self {
+            Self::Copied => {
+                "a step written by hand copies new values into parameters in FP16: what change was meant, nobody can see"
+            }
+            Self::Unassigned => {
+                "a step written by hand computes new values and does not assign them; in any precision without FP32 copies"
+            }
+        }
+    }
+
+    fn is_setting(&self) -> bool {
+        *self == Self::Copied
+    }
+
+    fn prepare(&self, options: &mut Options) -> Vec<String> {
+        let needed = match self {
+            Self::Copied => Precision::Fp16Pure,
+            Self::Unassigned if options.precision.has_masters() => Precision::Fp16,
+            Self::Unassigned => options.precision,
+        };
+        options.need_precision(needed).into_iter().collect()
+    }
+
+    fn steps_by_hand(&self) -> Option<HandStep> {
+        Some(*self)
+    }
+}
+
+/// An optimizer whose step is replaced by one written by hand in the faulty steps.
+pub struct HandStepper {
+    mistake: HandStep,
+    optimizer: nn::Optimizer,
+    lr: f64,
+    faulty: bool,
+}
+
+impl HandStepper {
+    /// An optimizer on the model, and plain SGD by hand at the same learning rate.
+    pub fn new(mistake: HandStep, options: &Options, vs: &nn::VarStore) -> Result<Self> {
+        let lr = options.learning_rate();
+        Ok(Self { mistake, optimizer: options.optimizer_config().build(vs, lr)?, lr, faulty: false })
+    }
+
+    fn step_by_hand(&self) {
+        no_grad(|| {
+            for mut parameter in self.parameters().into_iter().filter(|p| p.grad().defined()) {
+                let stepped = &parameter - parameter.grad() * self.lr;
+                if self.mistake == HandStep::Copied {
+                    parameter.copy_(&stepped);
+                }
+            }
+        });
+    }
+}
+
+impl AmpOptimizer for HandStepper {
+    fn parameters(&self) -> Vec<Tensor> {
+        self.optimizer.trainable_variables()
+    }
+
+    fn apply(&mut self) {
+        if self.faulty { self.step_by_hand() } else { self.optimizer.step() }
+    }
+}
+
+impl Stepper for HandStepper {
+    fn optimizer(&mut self) -> &mut nn::Optimizer {
+        &mut self.optimizer
+    }
+
+    fn zero_grad(&mut self) {
+        self.optimizer.zero_grad();
+    }
+
+    fn begin_step(&mut self, faulty: bool) {
+        self.faulty = faulty;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    /// A weight of 1 with a gradient of 2, at a learning rate of 1/4: after a sound step, and after a faulty one.
+    fn stepped(mistake: HandStep) -> (f64, f64) {
+        let options = Options::parse_from(["t", "--optimizer", "sgd", "--lr", "0.25"]);
+        let vs = nn::VarStore::new(Device::Cpu);
+        let w = vs.root().var("w", &[1], nn::Init::Const(1.0));
+        let mut stepper = HandStepper::new(mistake, &options, &vs).unwrap();
+        let mut step = |faulty| {
+            stepper.begin_step(faulty);
+            stepper.zero_grad();
+            (&w * 2.0).sum(Kind::Float).backward();
+            stepper.apply();
+            w.double_value(&[0])
+        };
+        (step(false), step(true))
+    }
+
+    #[test]
+    fn a_step_by_hand_is_that_of_plain_sgd_and_one_that_is_not_assigned_moves_nothing() {
+        assert_eq!(stepped(HandStep::Copied), (0.5, 0.0));
+        assert_eq!(stepped(HandStep::Unassigned), (0.5, 0.5));
+    }
+}

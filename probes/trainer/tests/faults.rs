@@ -3,7 +3,7 @@
 mod common;
 
 use ampdoctor::rules::Value;
-use common::{Run, everything, findings};
+use common::{Run, assert_silent, everything, findings};
 
 /// Trains with a fault from step `at` on; what was found of it must be `code`, begin within so many steps, and nothing may begin before.
 fn finds(code: &str, fault: &str, at: u64, within: u64, arguments: &str) {
@@ -27,6 +27,58 @@ fn a_growth_interval_that_is_too_short_is_found_within_three_of_them() {
 fn bad_batches_that_the_interval_cannot_make_good_are_found() {
     finds("AMP302", "bad-batches=0.05", 0, 300, "--steps 800 --growth-interval 100");
     finds("AMP302", "bad-batches=0.05", 0, 300, "--steps 800 --growth-interval 100 --precision fp16-masters");
+}
+
+/// The same arguments without the fault: nothing is said.
+fn is_silent(arguments: &str) {
+    let run = Run::new();
+    run.train(arguments);
+    assert_silent(&run.diagnose().0, arguments);
+}
+
+#[test]
+fn a_loss_that_is_multiplied_on_its_way_to_backward_is_found_by_its_shadow() {
+    for model in ["mlp", "transformer"] {
+        let arguments = format!("--steps 40 --model {model} --shadow-every 5 --init-scale 4096");
+        finds("AMP205", "weighted-loss", 20, 10, &arguments);
+        is_silent(&arguments);
+    }
+}
+
+#[test]
+fn a_scale_that_is_set_is_found_at_its_step() {
+    for precision in ["fp16", "fp16-masters"] {
+        let arguments = format!("--steps 40 --precision {precision}");
+        finds("AMP306", "scale-raised", 20, 0, &arguments);
+        is_silent(&arguments);
+    }
+}
+
+#[test]
+fn a_scale_that_nothing_holds_is_told_as_information() {
+    let arguments = "--steps 40 --init-scale 2147483648 --growth-interval 2";
+    finds("AMP304", "weighted-loss=9.3e-10", 0, 31, arguments);
+}
+
+#[test]
+fn steps_written_by_hand_are_found_where_they_lose_updates_or_drop_them() {
+    finds("AMP402", "copied-step", 0, 1, "--steps 40 --lr 0.0002");
+    for arguments in ["--steps 80", "--steps 80 --precision bf16", "--steps 80 --model conv --precision fp32"] {
+        finds("AMP408", "unassigned-step", 2, 1, arguments);
+        is_silent(arguments);
+    }
+}
+
+#[test]
+fn what_real_models_and_loops_do_besides_is_no_fault() {
+    for plant in ["two-optimizers", "zero-bias@0:fc2"] {
+        for precision in ["fp32", "bf16", "fp16"] {
+            is_silent(&format!("--steps 80 --model conv --precision {precision} --fault {plant}"));
+        }
+    }
+    for precision in ["fp16", "fp16-masters"] {
+        is_silent(&format!("--steps 30 --model transformer --precision {precision} --fault frozen-head@0"));
+    }
 }
 
 #[test]

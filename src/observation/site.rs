@@ -55,6 +55,20 @@ impl Probe {
         }
     }
 
+    /// What it is, in words: `the gradient of an activation`.
+    pub fn described(self) -> &'static str {
+        match self {
+            Probe::Activation => "an activation",
+            Probe::ActivationGrad => "the gradient of an activation",
+            Probe::CastGrad => "a gradient before a cast",
+            Probe::ParamGrad => "the gradient of a parameter",
+            Probe::Param => "a parameter",
+            Probe::Update => "an update",
+            Probe::Buffer => "a buffer",
+            Probe::OptimizerState => "the optimizer's state",
+        }
+    }
+
     /// Whether the tensor is a gradient, and so carries the loss scale.
     pub fn is_gradient(self) -> bool {
         matches!(self, Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad)

@@ -17,7 +17,8 @@ impl Serialize for Number {
     }
 }
 
-/// A number for people: whole ones below ten million in full, others with four significant digits.
+/// A number for people: whole ones below ten million in full, powers of two beyond that and below FP16's 2^-24 as such (`2^26`), others with four
+/// significant digits.
 pub(super) fn readable(x: f64) -> String {
     let size = x.abs();
     if !x.is_finite() {
@@ -27,6 +28,8 @@ pub(super) fn readable(x: f64) -> String {
     } else if (1e-3..1e7).contains(&size) {
         let decimals = 3 - size.log10().floor() as i32;
         trimmed(format!("{x:.*}", decimals.max(0) as usize))
+    } else if x > 0.0 && !(5.9e-8..1e7).contains(&x) && x.log2().fract() == 0.0 {
+        format!("2^{:.0}", x.log2())
     } else {
         let text = format!("{x:.3e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -82,7 +85,9 @@ mod tests {
             (123456.7, "123457"),
             (6.103515625e-5, "6.104e-5"),
             (1e-8, "1e-8"),
-            (2f64.powi(40), "1.1e12"),
+            (2f64.powi(40), "2^40"),
+            (2f64.powi(-113), "2^-113"),
+            (1.1e12, "1.1e12"),
             (f64::NAN, "NaN"),
             (f64::INFINITY, "+inf"),
             (f64::NEG_INFINITY, "-inf"),

@@ -128,12 +128,15 @@ fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) 
     let mut out = format!("{severity} {title}\n");
     out.push_str(&layout.wrap("  where     ", INDENT, &place(of, name_rank)));
     out.push_str(&layout.wrap("  since     ", INDENT, &period(finding)));
+    out.push_str(&layout.wrap("  why       ", INDENT, &finding.explanation));
+    out.push_str(&layout.wrap("  change    ", INDENT, &finding.remedy.text));
+    if let Some(settings) = finding.remedy.settings() {
+        out.push_str(&layout.wrap("  settings  ", INDENT, &settings));
+    }
     if !finding.evidence.is_empty() {
         let evidence: Vec<String> = finding.evidence.iter().map(evidence_text).collect();
         out.push_str(&layout.wrap("  evidence  ", INDENT, &evidence.join(", ")));
     }
-    out.push_str(&layout.wrap("  why       ", INDENT, &finding.explanation));
-    out.push_str(&layout.wrap("  change    ", INDENT, &finding.remedy.text));
     out.push_str(&consequences_text(&finding.consequences, layout));
     out
 }
@@ -173,7 +176,7 @@ fn place(of: &Attributed<'_, Finding>, name_rank: bool) -> String {
         (layer, "") => layer.to_string(),
         (layer, operator) => format!("{layer}, operator {operator}"),
     };
-    let probe = finding.probe.map(|probe| format!(", in {}", probe.name())).unwrap_or_default();
+    let probe = finding.probe.map(|probe| format!(", in {}", probe.described())).unwrap_or_default();
     let rank = if name_rank { format!(", on rank {}", of.rank) } else { String::new() };
     layer + &probe + &rank
 }

@@ -25,7 +25,7 @@
 //! opens slowly), given to a softmax, an exponential or a sigmoid (logits near zero), or summed up to the loss. On FP32 and BF16.
 
 use super::graph::{Graph, Node};
-use super::text::{count, layer_name, measured, number, power_of_two, share};
+use super::text::{layer_name, measured, number, power_of_two, share};
 use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
 use crate::numerics::Underflow;
@@ -183,7 +183,8 @@ fn firing(node: Node<'_>, others: usize, limits: &Limits) -> Firing {
     let since = node.summary.recent.iter().rev().take_while(loses).last().map_or(0, |s| s.step);
     let also = match others {
         0 => String::new(),
-        n => format!(" {} after it fare no better.", count(n, "activation")),
+        1 => " One activation after it fares no better.".into(),
+        n => format!(" {n} activations after it fare no better."),
     };
     let up = (1.0 / stats.max_abs).log2().floor().exp2();
     Firing {
@@ -251,7 +252,7 @@ mod tests {
         }));
         let f = first(&d, "AMP104").expect("found");
         assert_eq!((f.layer.as_str(), f.onset_step, f.severity), ("fc2", 2, Severity::Warning), "{f:#?}");
-        assert!(f.explanation.contains("1 activation after it"), "{}", f.explanation);
+        assert!(f.explanation.contains("One activation after it"), "{}", f.explanation);
         let worse = diagnose(&run(1e-7, F16, |_, _| {}));
         assert_eq!(worse.findings()[0].severity, Severity::Error);
     }

@@ -47,6 +47,7 @@ mod advice;
 
 use self::advice::advice_for;
 use super::text::{INPUT, base_name, counted, layer_name, measured, said, scale, share};
+use super::update_advice::format_name;
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict, masked_row, vanishing_eps};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin, SiteSummary};
 use crate::observation::{Probe, ScalerEvent, Site, Tier};
@@ -320,7 +321,7 @@ fn why_not_the_scale(
     if !aggregate.went_through_fp16(site) {
         return Some(format!(
             "It is held in {}, whose range no loss scale exhausts: it is independent of the scale.",
-            site.dtype.name().to_uppercase()
+            format_name(site.dtype)
         ));
     }
     let is_pole = is_pole_of_derivative(aggregate, origin);

@@ -1,5 +1,7 @@
 //! What to change in this run: a sentence for people, and the settings that it names, for programs.
 
+use std::fmt;
+
 use super::Value;
 use super::text::INPUT;
 
@@ -10,6 +12,18 @@ pub struct Setting {
     pub name: &'static str,
     /// What to set it to.
     pub value: Value,
+}
+
+impl fmt::Display for Setting {
+    /// As it is typed: `init_scale = 16777216`, the number in full.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name;
+        match &self.value {
+            Value::Number(x) => write!(f, "{name} = {x}"),
+            Value::Count(n) => write!(f, "{name} = {n}"),
+            Value::Text(text) => write!(f, "{name} = {text}"),
+        }
+    }
 }
 
 /// What to change in this run.
@@ -26,6 +40,12 @@ impl Remedy {
     pub fn set(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.set.push(Setting { name, value: value.into() });
         self
+    }
+
+    /// The settings as they are typed: `init_scale = 8192, growth_interval = 2000`; `None` where there are none.
+    pub fn settings(&self) -> Option<String> {
+        let settings: Vec<String> = self.set.iter().map(Setting::to_string).collect();
+        (!settings.is_empty()).then(|| settings.join(", "))
     }
 
     /// The same settings, told in other words.
@@ -61,5 +81,13 @@ mod tests {
         let names: Vec<&str> = remedy.set.iter().map(|s| s.name).collect();
         assert_eq!(names, ["init_scale", "growth_interval"]);
         assert_eq!(remedy.set[1].value, Value::Count(2000));
+        assert_eq!(remedy.settings().as_deref(), Some("init_scale = 8192, growth_interval = 2000"));
+    }
+
+    #[test]
+    fn settings_are_written_as_they_are_typed() {
+        let remedy = Remedy::from("").set("init_scale", 16777216.0).set("lr", 2e-5).set("scaler", "dynamic");
+        assert_eq!(remedy.settings().as_deref(), Some("init_scale = 16777216, lr = 0.00002, scaler = dynamic"));
+        assert_eq!(Remedy::from("Look at the data.").settings(), None);
     }
 }

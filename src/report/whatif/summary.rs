@@ -54,13 +54,14 @@ fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
     let mut text = format!(
         "2^{low}{from} to 2^{high} (`{}` overflows above); recommended 2^{exponent} = {}",
         window.highest.label(),
-        readable(f64::from(exponent).exp2())
+        f64::from(exponent).exp2()
     );
     if let Some(scale) = whatif.scale_in_force {
         let now = scale.log2();
         let place = match () {
-            () if now < f64::from(low) => "below it",
-            () if now > f64::from(high) => "above it",
+            () if now < f64::from(low) => "below",
+            () if now > f64::from(high) + 1.0 => "above: the largest gradients overflow",
+            () if now > f64::from(high) => "above: less than a bit of headroom",
             () => "inside",
         };
         text.push_str(&format!("; in force {} ({place})", power(now, scale)));
@@ -93,5 +94,5 @@ pub(in crate::report) fn section(run: &Run<'_>, layout: &Layout) -> Option<Strin
     whatif.window.as_ref()?;
     let as_if = if whatif.held == Held::Fp16 { "" } else { " (were it FP16)" };
     let text = format!("{}. `ampdoctor whatif` shows each layer and other formats.", window(&whatif));
-    Some(layout.wrap(&format!("  loss scales{as_if}: "), "    ", &text))
+    Some(layout.wrap(&format!("  good loss scales{as_if}: "), "    ", &text))
 }

@@ -134,14 +134,14 @@ fn what_is_wrong(judged: &[Judged<'_>], decision: &Decision) -> String {
     let all = judged.len();
     match decision.severity {
         Severity::Error => format!(
-            "So the layers are moved in a wrong direction, or not at all: the predicted error of the direction (1 - cosine) is {} in the median of {} \
-             (harmed runs have more than 1e-3, healthy ones 2e-8); {} lie wholly below 2^-14 = 6.1e-5.",
+            "The layers are moved in a wrong direction, or not at all: the predicted error of the direction (1 - cosine) is {} in the median of {} \
+             (0: none, 1: all is lost; harmed runs have more than 1e-3, healthy ones 2e-8); {} lie wholly below 2^-14 = 6.1e-5.",
             number(decision.median),
             count(all, "gradient"),
             decision.below_normal
         ),
         _ if decision.starved > 0 => format!(
-            "So FP16 loses the direction of the gradient in {} of {all}: the predicted error (1 - cosine) is above 0.01 there.",
+            "FP16 loses the direction of {} of {all} gradients: the predicted error (1 - cosine; 1: all is lost) is above 0.01 there.",
             decision.starved
         ),
         _ => format!(
@@ -157,7 +157,7 @@ fn what_is_left(shown: &Judged<'_>) -> String {
     let scale = shown.latest.loss_scale.unwrap_or(1.0);
     let Some(u) = shown.latest.underflow.filter(|_| shown.latest.stats.max_abs > 0.0) else {
         return format!(
-            "Nothing is left of the gradient of `{label}`: all {} elements are zero, so nothing below it learns.",
+            "Nothing is left of the gradient of `{label}`: all {} elements are zero, so nothing that it is handed on to learns.",
             shown.latest.stats.count
         );
     };
@@ -167,12 +167,14 @@ fn what_is_left(shown: &Judged<'_>) -> String {
         (s, true) => format!("an estimated {} or more of all were rounded to zero (the estimate ends there)", share(s)),
         (s, false) => format!("an estimated {} of all were rounded to zero", share(s)),
     };
+    let unscaled = match scale {
+        1.0 => String::new(),
+        scale => format!(", {} without the loss scale", power_of_two(shown.max_abs / scale)),
+    };
     format!(
-        "Of the gradient of `{label}`, {} of the elements that are left fade (subnormal) and {lost}; its largest value is {} as FP16 held it, {} \
-         without the loss scale.",
+        "Of the gradient of `{label}`, {} of the elements that are left fade (subnormal) and {lost}; its largest value is {} as FP16 held it{unscaled}.",
         share(u.fading_share),
         power_of_two(shown.max_abs),
-        power_of_two(shown.max_abs / scale)
     )
 }
 

@@ -42,13 +42,16 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View, opened: &Finding) -> Ext
 fn text(finding: &Finding, width: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = labelled("where  ", theme.dim(), &place(finding), width);
     if let Some(probe) = finding.probe {
-        lines.extend(labelled("seen   in the ", theme.dim(), probe.name(), width));
+        lines.extend(labelled("seen   in ", theme.dim(), probe.described(), width));
     }
     lines.extend(labelled("when   ", theme.dim(), &steps(finding), width));
-    for (title, text) in [("What to change", &finding.remedy.text), ("What happened", &finding.explanation)] {
-        lines.extend([Line::default(), heading(title)]);
-        lines.extend(labelled("  ", Style::new(), text, width));
+    lines.extend([Line::default(), heading("What to change")]);
+    lines.extend(labelled("  ", Style::new(), &finding.remedy.text, width));
+    if let Some(settings) = finding.remedy.settings() {
+        lines.extend(labelled("  settings: ", theme.good(), &settings, width));
     }
+    lines.extend([Line::default(), heading("What happened")]);
+    lines.extend(labelled("  ", Style::new(), &finding.explanation, width));
     if !finding.consequences.is_empty() {
         lines.extend([Line::default(), heading("What follows from it")]);
         lines.extend(finding.consequences.iter().map(|f| follower(f, "  ", theme)));

@@ -182,7 +182,7 @@ fn explanation(ratchet: &Ratchet) -> String {
             number(steps.round())
         ),
         None => format!(
-            "The scale has fallen to {}: it shrinks gradients instead of lifting them, and they underflow.",
+            "The scale has fallen to {}: it shrinks gradients instead of lifting them, and the further it falls the more of them underflow.",
             scale(ratchet.scale)
         ),
     };

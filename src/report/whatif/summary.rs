@@ -43,7 +43,7 @@ pub(super) fn window(whatif: &WhatIf<'_>) -> String {
     match (&window.fix, window.recommended) {
         (None, Some(exponent)) => good(window, exponent, whatif),
         (Some(fix), _) => fix.clone(),
-        (None, None) => conflict(window),
+        (None, None) => conflict(window, "ranks"),
     }
 }
 
@@ -76,11 +76,11 @@ fn power(exponent: f64, scale: f64) -> String {
     if exponent.fract() == 0.0 { format!("2^{exponent:.0}") } else { readable(scale) }
 }
 
-/// Ranks that have a window each, and none together.
-fn conflict(window: &Window<'_>) -> String {
+/// What asks for a higher scale than something else bears. Of several ranks each may have a window.
+fn conflict(window: &Window<'_>, all: &str) -> String {
     let lowest = window.lowest.map_or("a gradient".into(), |site| format!("`{}`", site.label()));
     format!(
-        "no loss scale is good for all ranks: {lowest} needs 2^{} or more, `{}` overflows above 2^{}",
+        "no loss scale is good for all {all}: {lowest} needs 2^{} or more, `{}` overflows above 2^{}",
         window.scales.low,
         window.highest.label(),
         window.scales.high
@@ -91,8 +91,14 @@ fn conflict(window: &Window<'_>) -> String {
 pub(in crate::report) fn section(run: &Run<'_>, layout: &Layout) -> Option<String> {
     let aggregates: Vec<_> = run.ranks.iter().map(|rank| rank.aggregate).collect();
     let whatif = WhatIf::of(&aggregates);
-    whatif.window.as_ref()?;
+    let found = whatif.window.as_ref()?;
     let as_if = if whatif.held == Held::Fp16 { "" } else { " (were it FP16)" };
-    let text = format!("{}. `ampdoctor whatif` shows each layer and other formats.", window(&whatif));
-    Some(layout.wrap(&format!("  good loss scales{as_if}: "), "    ", &text))
+    // Which layer to change is for a finding to say, which knows more of it: two answers side by side would be none.
+    let (lead, said) = match found.fix {
+        Some(_) if !run.findings().is_empty() => ("loss scales", conflict(found, "gradients")),
+        None if found.recommended.is_some() => ("good loss scales", window(&whatif)),
+        _ => ("loss scales", window(&whatif)),
+    };
+    let text = format!("{lead}{as_if}: {said}. `ampdoctor whatif` shows each layer and other formats.");
+    Some(layout.wrap("  ", "    ", &text))
 }

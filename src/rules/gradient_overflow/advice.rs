@@ -64,7 +64,7 @@ pub(super) fn lower_beyond_overflow(
     let exponent = wanted.max(lowest);
     match set_scale(aggregate.scaler_config.as_ref(), Some(now), exponent) {
         Some(_) if unknown > 0 => Ok(Remedy::from(format!(
-            "Use a dynamic scaler: `GradScaler::default()` finds the scale by itself. Which one it is cannot be told from here: at {} {} infinite whenever \
+            "Use a dynamic scaler: `GradScaler::default()` finds the scale by itself. Which scale that is cannot be told from here: at {} {} infinite whenever \
              scanned, and how large a value is beyond 65504 FP16 does not say. To keep the scale static, lower it by 2^{} at a time, first to {}, and check \
              again.",
             scale(now),

@@ -94,6 +94,8 @@ fn the_check_sees_what_it_looks_for() {
 fn nothing_in_the_viewer_knows_libtorch() {
     for file in source_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display()));
-        assert!(!text.contains(" tch::") && !text.contains("torch_sys"), "{}", file.display());
+        // The pages of the rules quote lines of a training loop.
+        let code = || text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        assert!(!code().any(|line| line.contains(" tch::") || line.contains("torch_sys")), "{}", file.display());
     }
 }

@@ -61,12 +61,12 @@ fn flush(block: &mut String, layout: &Layout, out: &mut String) {
     }
 }
 
-/// The text in lines, none of which breaks within a short piece of code.
+/// The text in lines, none of which breaks within a short piece of code or before a percent sign.
 fn wrapped(first: &str, indent: &str, text: &str, layout: &Layout) -> String {
     let (text, longest) = (plain(text), layout.width / 2);
     let halves = text.split('`').enumerate().map(|(i, part)| match i % 2 {
         1 if part.chars().count() <= longest => part.replace(' ', UNBROKEN),
-        _ => part.to_string(),
+        _ => part.replace(" %", &format!("{UNBROKEN}%")),
     });
     layout.wrap(first, indent, &halves.collect::<Vec<_>>().join("`")).replace(UNBROKEN, " ")
 }
@@ -132,6 +132,7 @@ mod tests {
             "Write `x + 1` here\nor `y + 1` there.\n"
         );
         assert_eq!(on_terminal("Add an epsilon: `x + 1e-6`.", &layout), "Add an epsilon:\n`x + 1e-6`.\n");
+        assert_eq!(on_terminal("It skipped 10 and 7 % of all.", &layout), "It skipped 10 and\n7 % of all.\n");
     }
 
     #[test]

@@ -76,7 +76,10 @@ fn thresholds_table(thresholds: &[Threshold]) -> String {
 }
 
 fn thresholds_list(thresholds: &[Threshold]) -> String {
-    thresholds.iter().map(|t| format!("- `{}` = {} {}: {}\n", t.name, readable(t.default), t.unit, t.reason)).collect()
+    thresholds
+        .iter()
+        .map(|t| format!("- `{}` = {} ({}): {}\n", t.name, readable(t.default), t.unit, t.reason))
+        .collect()
 }
 
 /// The lines of `ampdoctor.toml` that silence this rule or change it.
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn on_a_terminal_thresholds_are_a_list() {
         let text = render_page(&MadeUp, &Layout { width: 40, colour: false });
-        assert!(text.contains("- `most` = 0.5 share of steps: a | b\n"), "{text}");
+        assert!(text.contains("- `most` = 0.5 (share of steps): a | b\n"), "{text}");
     }
 
     #[test]

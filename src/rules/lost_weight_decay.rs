@@ -159,7 +159,7 @@ mod tests {
         let d = diagnose(&run(F16, Some(lost), 6));
         assert_eq!(found(&d), ["AMP404"]);
         let f = &d.findings()[0];
-        assert!(f.remedy.text.contains("MasterWeights::new(&vs)?.build(opt, lr)?"), "{}", f.remedy.text);
+        assert!(f.remedy.text.contains("MasterWeights::new(&vs)?.build(config, lr)?"), "{}", f.remedy.text);
         assert_eq!(f.onset_step, 0);
         let kept = decayed(F32);
         assert!((kept.phi().unwrap() - 1.0).abs() < 0.1, "{kept:?}");

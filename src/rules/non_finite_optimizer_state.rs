@@ -85,7 +85,7 @@ fn firing(aggregate: &Aggregate, seen: &[Seen<'_>]) -> Firing {
     let then = if in_fp16 {
         "Step FP32 copies (`MasterWeights`): the square of a gradient of 256 is infinite in FP16."
     } else {
-        "Then keep a gradient as large as that from it: clip to a norm of 1, which makes nothing of an infinite one."
+        "Then clip such gradients to a norm of 1 before the step, `opt.clip_grad_norm(1.0)`; where the norm itself overflows that makes zeros of them."
     };
     let mut remedy: super::Remedy = format!(
         "Build the optimizer anew, or go back to a checkpoint from before step {step}: an average does not get rid of an infinity. {then}"

@@ -42,7 +42,7 @@ pub(super) fn format_name(dtype: Dtype) -> &'static str {
 pub(super) fn step_masters(aggregate: &Aggregate, then: &str) -> Remedy {
     let lr = aggregate.latest.as_ref().and_then(|s| s.lr).map_or("lr".to_string(), number);
     let text = format!(
-        "Let the optimizer step FP32 copies: `let mut opt = MasterWeights::new(&vs)?.build(opt, {lr})?`, where `opt` is what you \
+        "Let the optimizer step FP32 copies: `let mut opt = MasterWeights::new(&vs)?.build(config, {lr})?`, where `config` is what you \
          build on `vs` now (`nn::AdamW {{ wd: .. }}`, `nn::sgd(..)`), with its settings. The rest of the loop stays as it is{then}"
     );
     let is_bf16 = stepped_in_low_precision(aggregate).first().is_some_and(|(_, change)| change.dtype == Dtype::Bf16);

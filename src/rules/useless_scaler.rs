@@ -127,7 +127,7 @@ fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
             number(aggregate.sites.len() as f64)
         ),
         remedy: Remedy::from(
-            "Take the scaler out of the loop, or switch it off: `GradScaler::builder().enabled(false)`. If FP16 was meant, look at why autocast is not in force.",
+            "Take the scaler out of the loop, or switch it off: `GradScaler::builder().enabled(false).build()?`. If FP16 was meant, look at why autocast is not in force.",
         ),
     })
 }

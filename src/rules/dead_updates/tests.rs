@@ -146,7 +146,7 @@ fn the_parameter_that_loses_most_and_the_line_to_write_are_named() {
     let f = only(&diagnose(&run));
     assert!(f.explanation.contains("It costs most at `b.weight`, `a.weight`, `c.weight`."), "{}", f.explanation);
     assert!(f.explanation.contains("Of the weight decay none arrives."), "{}", f.explanation);
-    assert!(f.remedy.text.contains("MasterWeights::new(&vs)?.build(opt, 3.00e-4)?"), "{}", f.remedy.text);
+    assert!(f.remedy.text.contains("MasterWeights::new(&vs)?.build(config, 3.00e-4)?"), "{}", f.remedy.text);
 }
 
 #[test]

@@ -31,6 +31,7 @@
 //!
 //! * On large updates that do no harm: the first steps, a warm-up, a restart of a schedule that the run has borne before, weights that start at zero.
 //! * On biases, gains and other vectors.
+//! * On weights that something else than the optimizer changed while the scaler skipped its step.
 //! * On a batch with a large loss whose update passes without harm.
 //! * Where the doctor is told no loss, as long as nothing overflows.
 
@@ -166,7 +167,7 @@ enum Harm {
 fn explosion<'a>(aggregate: &'a Aggregate, at: usize, limits: &'a Limits) -> Option<Explosion<'a>> {
     let steps = &aggregate.weights.steps;
     let step = steps.get(at)?;
-    let ratio = step.energy_ratio.filter(|&r| r >= limits.of(&FLOOR))?;
+    let ratio = step.energy_ratio.filter(|&r| r >= limits.of(&FLOOR) && !is_withheld(aggregate, step))?;
     let before: Vec<f64> = steps.range(..at).rev().take(BEFORE).filter_map(|s| s.energy_ratio).collect();
     if before.len() as u64 >= limits.count(&FEWEST_BEFORE) {
         let usual = median(before.into_iter())?;
@@ -176,6 +177,11 @@ fn explosion<'a>(aggregate: &'a Aggregate, at: usize, limits: &'a Limits) -> Opt
     // What the window has lost of its beginning is no beginning of the run.
     let is_beginning = aggregate.weights.stepped <= Weights::WINDOW as u64;
     (is_beginning && ratio >= limits.of(&LARGE)).then_some(Explosion { limits, at, step, ratio, before: None })
+}
+
+/// Whether the scaler skipped the step: then it was not the optimizer that changed the weights, and no learning rate is to blame.
+fn is_withheld(aggregate: &Aggregate, step: &WeightStep) -> bool {
+    aggregate.scale_dynamics.skips.iter().any(|skip| skip.step == step.step)
 }
 
 impl Explosion<'_> {

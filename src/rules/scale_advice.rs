@@ -137,6 +137,16 @@ impl<'a> ScaleAdvice<'a> {
     }
 }
 
+/// The other way, where a static scale is to be set.
+const OR_DYNAMIC: &str = ", or let it be dynamic";
+
+/// The remedy in place of a static scale where none is known to be safe: a dynamic one, and the static one to try otherwise.
+pub(super) fn dynamic_rather_than(set: &Remedy, what_it_does: &str) -> Remedy {
+    let otherwise = set.text.trim_end_matches(OR_DYNAMIC);
+    Remedy::from(format!("use a dynamic scaler: `GradScaler::default()` {what_it_does}. Or {otherwise}"))
+        .set("scaler", "dynamic")
+}
+
 /// What to do with the scaler there is so that its scale becomes `2^exponent`; `None` where that is the scale in force, or where a dynamic scaler began
 /// there or beyond and has come to `now` by itself, so that no setting of it helps.
 pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponent: i32) -> Option<Remedy> {
@@ -149,7 +159,7 @@ pub(super) fn set_scale(config: Option<&ScalerConfig>, now: Option<f64>, exponen
     let (text, setting) = match (config, now) {
         (Some(c), _) if c.is_static() => (
             format!(
-                "{} the static loss scale from {} to {target}, or let it be dynamic",
+                "{} the static loss scale from {} to {target}{OR_DYNAMIC}",
                 verb(c.init_scale),
                 scale(c.init_scale)
             ),

@@ -156,6 +156,7 @@ fn evidence(aggregate: &Aggregate, ratchet: &Ratchet) -> Vec<Evidence> {
         counted("bursts_without_growth", descent.growthless as u64),
         said("bad_steps", bad_steps(aggregate, descent)),
     ];
+    evidence.extend(recovering_interval(descent.p).map(|n| counted("recovering_growth_interval", n)));
     evidence.extend(ratchet.steps_left().map(|steps| measured("steps_to_scale_below_1", steps.round())));
     evidence
 }
@@ -205,26 +206,29 @@ fn bad_steps(aggregate: &Aggregate, descent: &Descent) -> String {
 
 fn remedy(aggregate: &Aggregate, ratchet: &Ratchet) -> Remedy {
     let (p, n) = (ratchet.descent.p, ratchet.growth_interval);
-    // Half of what is critical, so that the scale gains more than it loses.
-    let interval = (critical_interval(p) / 2.0).floor() as u64;
     let floor = ScaleAdvice::of(aggregate).map_or(0, |a| a.window.low.clamp(0, a.window.high.max(0)));
     let floor = f64::from(floor).exp2();
-    let recovers = interval >= SHORTEST_INTERVAL;
-    let meanwhile = match recovers {
-        true => format!("Lower `growth_interval` from {n} to {interval} too, so that it recovers between them."),
-        false => format!(
+    let meanwhile = match recovering_interval(p) {
+        Some(interval) => {
+            format!("A `growth_interval` of {interval} in place of {n} lets it recover between them too.")
+        }
+        None => format!(
             "A shorter `growth_interval` does not help here: it would have to be below {:.0}, and probing the ceiling so often wastes 2 % of the steps by itself.",
             critical_interval(p)
         ),
     };
-    let text = format!(
-        "Look at the batches of steps {} (bad inputs, empty masks, a division by a count of zero) and drop or repair them. Until then set `min_scale` to {}: \
-         the scale cannot fall below it. {meanwhile}",
+    // The settings keep the run alive and leave the cause where it is: none of them is the remedy.
+    Remedy::from(format!(
+        "Look at the batches of steps {} (bad inputs, empty masks, a division by a count of zero) and drop or repair them: no \
+         setting of the scaler does, and their steps go on being skipped. Until then a floor, `min_scale` = {}, keeps the scale from falling below it. {meanwhile}",
         bad_steps(aggregate, &ratchet.descent),
         scale(floor)
-    );
-    let remedy = Remedy::from(text).set("min_scale", floor);
-    if recovers { remedy.set("growth_interval", interval) } else { remedy }
+    ))
+}
+
+/// The growth interval at which the scale gains more than it loses: half of what is critical, where that is not so short that it wastes steps by itself.
+fn recovering_interval(p: f64) -> Option<u64> {
+    Some((critical_interval(p) / 2.0).floor() as u64).filter(|&interval| interval >= SHORTEST_INTERVAL)
 }
 
 /// The growth interval at which this share of bad batches is critical.

@@ -195,11 +195,15 @@ mod tests {
         let f = d.findings().iter().find(|f| f.code == "AMP307").expect("too high");
         // The largest is at least 2^17 here: 2^3 of headroom are left from 65504 * 2 down.
         assert!(
-            f.remedy.text.starts_with("Lower the static loss scale from 524288 (2^19) to 32768 (2^15)"),
+            f.remedy
+                .text
+                .contains("Or lower the static loss scale from 524288 (2^19) to 32768 (2^15): that is 4 octaves"),
             "{}",
             f.remedy.text
         );
         assert!(f.remedy.text.contains("It is a guess"), "{}", f.remedy.text);
+        // What is a guess is no setting.
+        assert_eq!((f.remedy.set.len(), f.remedy.set[0].value.clone()), (1, "dynamic".into()));
     }
 
     #[test]

@@ -6,29 +6,11 @@ from harness.runs import brief
 
 from .cases import REPLACES
 from .judge import counts, is_right
+from .references import fp32_losses
+from .settings import OF_THE_DOCTOR, OF_THE_SCALE, applied, without
 
-# The trainer's flags for the settings that remedies name.
-FLAGS = {
-    "init_scale": "--init-scale",
-    "static_scale": "--static-scale",
-    "min_scale": "--min-scale",
-    "max_scale": "--max-scale",
-    "growth_interval": "--growth-interval",
-    "lr": "--lr",
-    "clip": "--clip",
-    "eps": "--eps",
-    "precision": "--precision",
-    "fp32_layers": "--fp32-layers",
-    "optimizer": "--optimizer",
-}
-# A dynamic scaler is what the trainer has where no static scale is set.
-DYNAMIC = ("scaler", "dynamic")
-
-
-def beyond(settings, flags):
-    """The settings among these that the trainer has not: what needs a change of the code cannot be tried."""
-    known = {name for name, flag in FLAGS.items() if flag in flags}
-    return sorted(name for name, value in settings.items() if name not in known and (name, value) != DYNAMIC)
+# Settings that are no matter of precision hold in FP32 as well. Not the learning rate: one that is named too low would be hidden by it.
+IN_FP32 = ("clip", "eps", "optimizer")
 
 
 def cured(programs, trial, settings, faulty_loss):
@@ -41,37 +23,33 @@ def cured(programs, trial, settings, faulty_loss):
     _, report = programs.check(run)
     shutil.rmtree(run)
     left = [finding for finding in report["findings"] if counts(finding, trial.case.codes)]
-    fp32 = programs.train_unwatched(*without(applied(trial.base(), {"precision": "fp32", "scaler": "dynamic"}), "--shadow-every"))
     return {
         "gone": not any(is_right(trial)(finding) for finding in left),
         "left": [brief(finding) for finding in left],
         "loss": summary["loss"],
-        "fp32_loss": fp32["loss"],
+        "skips": summary["skips"],
+        "steps": summary["steps"],
+        "fp32_losses": fp32_losses(programs, reference(trial, settings, summary["skipped_steps"])),
         "faulty_loss": faulty_loss,
     }
 
 
 def _treated(trial):
-    """The arguments that the remedy is applied to: without the fault where the setting that it replaces is the fault."""
-    if trial.case.cure == REPLACES and trial.case.fault:
+    """The arguments that the remedy is applied to: without the fault where the settings are the fault, else with what it does besides settings."""
+    if trial.case.cure == REPLACES or not trial.case.fault:
         return (*trial.base(), *trial.case.arguments)
-    return trial.arguments()
+    return (*trial.arguments(), "--keep-settings")
 
 
-def applied(arguments, settings):
-    """The arguments with the settings in place of those that they set otherwise."""
-    changed = list(arguments)
-    if settings.get("scaler") == "dynamic" or "init_scale" in settings:
-        changed = without(changed, "--static-scale")
-    for name, value in settings.items():
-        if name in FLAGS:
-            changed = without(changed, FLAGS[name]) + [FLAGS[name], value]
-    return tuple(changed)
+def reference(trial, settings, skipped=()):
+    """The arguments of the FP32 run that the loss is held against: with the fault, as far as it is one in FP32 too, and without the steps that were skipped.
 
-
-def without(arguments, flag):
-    """The arguments without a flag and its value."""
-    if flag not in arguments:
-        return arguments
-    at = arguments.index(flag)
-    return without(arguments[:at] + arguments[at + 2 :], flag)
+    A run that was in FP32 before lost nothing by its precision: it is held against the one without the fault.
+    """
+    stays = trial.case.fault and trial.case.cure != REPLACES and trial.precision != "fp32"
+    faulty = ("--fault", trial.planted(), "--keep-settings") if stays else ()
+    lasting = {name: value for name, value in settings.items() if name in IN_FP32}
+    arguments = applied((*trial.base(), *trial.case.arguments, *faulty), {"precision": "fp32", **lasting})
+    for flag in (*OF_THE_SCALE, *OF_THE_DOCTOR):
+        arguments = without(arguments, flag)
+    return (*arguments, "--leave-out", ",".join(map(str, skipped))) if skipped else arguments

@@ -4,7 +4,8 @@ from . import whatif
 from .cases import CASES
 from .healthy import WATCHED
 from .people import seen
-from .tables import cures, distance, margins, matrix, missed, per_case, table
+from .remedies import remedies
+from .tables import distance, margins, matrix, missed, per_case, table
 
 HEAD = """# How good the diagnosis is
 
@@ -32,7 +33,7 @@ def written(results, absent, seeds, thresholds):
         "## What was named\n\nRows: what was planted. Columns: the code that was named first.\n\n" + matrix(cases),
         "## What went wrong\n\n" + missed(cases, healthy),
         "## Runs that are well\n\n" + _healthy_table(healthy),
-        "## Remedies\n\n" + cures(cases),
+        "## Remedies\n\n" + remedies(cases),
         "## Thresholds\n\n" + margins(cases, healthy, thresholds),
     ]
     parts += [part for part in [whatif.section(results)] if part]

@@ -4,11 +4,12 @@ import shutil
 
 from harness.programs import RECORDING, require
 
-from .cures import beyond, cured
+from .cures import cured
 from .detection import asked, first_stood
 from .frames import Recording
 from .judge import is_right, judged
 from .margins import faulty_margins
+from .settings import beyond
 
 
 def trial_check(trial, thresholds=()):

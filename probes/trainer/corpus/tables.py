@@ -3,9 +3,6 @@
 import math
 import statistics
 
-# Findings that are gone do not make a run good: its loss is compared with FP32's.
-CLOSE = 0.01
-
 
 def table(heads, rows):
     """A table in Markdown, its columns aligned so that a terminal shows it as well."""
@@ -63,23 +60,6 @@ def missed(cases, healthy):
     return "\n".join(lines) or "Nothing."
 
 
-def cures(results):
-    """A row a case and model: the settings printed, whether the finding went, and the loss beside FP32's, over the seeds."""
-    groups = {}
-    for result in results.values():
-        if "cure" in result:
-            groups.setdefault((result["case"], result["model"]), []).append(result)
-    rows = [(f"`{case}`", model, *_cure_row(of)) for (case, model), of in groups.items()]
-    if not rows:
-        return "No remedy that was printed names a setting of the trainer."
-    head = ("case", "model", "settings printed", "gone", "loss / FP32's, faulty", "with the remedy", "FP32 among seeds", "")
-    return (
-        "The settings that the remedy names are set and the run is trained again, with the same seed. The losses are means of the last 50\n"
-        "steps; the ratio to FP32's is that of pairs of one seed, geometric mean and standard error. *FP32 among seeds* is by how\n"
-        "much FP32's own loss differs from seed to seed (standard deviation).\n\n" + table(head, rows)
-    )
-
-
 def margins(cases, healthy, thresholds):
     """A row a threshold: the values at which healthy runs would raise an alarm, and those at which faults would be missed."""
     if not thresholds:
@@ -115,57 +95,3 @@ def _side(turned):
         return f"none of {len(points)}" if points else "not measured"
     median = there[len(there) // 2]
     return f"{there[0]:.3g}, median {median:.3g} ({len(there)} of {len(points)})"
-
-
-def _cure_row(of):
-    printed = sorted({", ".join(f"{k} {_value(v)}" for k, v in result["set"].items()) for result in of})
-    gone = f"{sum(result['cure']['gone'] for result in of)}/{len(of)}"
-    pairs = [result["cure"] for result in of if "fp32_loss" in result["cure"]]
-    faulty = _ratio([(pair["faulty_loss"], pair["fp32_loss"]) for pair in pairs])
-    treated = _ratio([(pair["loss"], pair["fp32_loss"]) for pair in pairs])
-    fp32 = [float(pair["fp32_loss"]) for pair in pairs]
-    noise = statistics.stdev(fp32) / statistics.mean(fp32) if len(fp32) > 1 else math.nan
-    said = "; ".join(printed[:2]) + ("; ..." if len(printed) > 2 else "")
-    return said, gone, _ratio_text(faulty), _ratio_text(treated), _percent(noise), _judged(treated, noise)
-
-
-def _ratio(pairs):
-    """Geometric mean of the ratios and its standard error; NaN where a loss is not finite."""
-    logs = [math.log(_finite(a) / _finite(b)) for a, b in pairs]
-    if not logs or not all(map(math.isfinite, logs)):
-        return math.nan, math.nan
-    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-    return math.exp(statistics.mean(logs)), error
-
-
-def _finite(value):
-    number = math.nan if value is None else float(value)
-    return number if math.isfinite(number) and number > 0 else math.nan
-
-
-def _judged(ratio, noise):
-    mean, error = ratio
-    if not math.isfinite(mean):
-        return "not finite"
-    if abs(mean - 1) <= CLOSE:
-        return "within 1 %"
-    spread = [2 * deviation for deviation in (error, noise) if math.isfinite(deviation)]
-    return "within the noise" if abs(math.log(mean)) <= max(spread, default=0) else "differs"
-
-
-def _ratio_text(ratio):
-    mean, error = ratio
-    if not math.isfinite(mean):
-        return "not finite"
-    return f"{mean:.4g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
-
-
-def _percent(share):
-    return f"{100 * share:.1f} %" if math.isfinite(share) else "one seed"
-
-
-def _value(value):
-    """A power of two as such; other numbers in few digits."""
-    if isinstance(value, (int, float)) and value > 0 and math.log2(value).is_integer() and (value >= 1024 or value < 1):
-        return f"2^{int(math.log2(value))}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

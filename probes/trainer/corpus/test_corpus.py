@@ -9,14 +9,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from corpus import page, tables
-from corpus.cases import CASES, MIDDLE, PLANTED, Case
-from corpus.cures import applied
+from corpus.cases import CASES, MIDDLE, PLANTED, REPLACES, Case
+from corpus.cures import reference
 from corpus.detection import first_stood
 from corpus.frames import Recording
 from corpus.healthy import healthy_items
 from corpus.judge import judged
 from corpus.margins import Threshold, search, searched, turning_points, written
 from corpus.people import MET, is_of
+from corpus.references import HAIRS, fp32_losses
+from corpus.remedies import log_ratio, noise_of, remedies, verdict
+from corpus.settings import applied
 from corpus.trials import Trial, trials
 from harness.programs import Programs
 from harness.runs import MODELS
@@ -192,12 +195,41 @@ class Cures(unittest.TestCase):
         treated = applied(("--static-scale", 2), {"init_scale": 1024.0})
         self.assertEqual(treated, ("--init-scale", 1024.0))
 
+    def test_what_stays_of_a_fault_stays_under_the_remedy_and_in_fp32(self):
+        planted = ("--fault", "underflow@80:fc2", "--keep-settings")
+        self.assertEqual(reference(trial(), {"scaler": "dynamic", "clip": 1})[-7:], (*planted, "--precision", "fp32", "--clip", 1))
+        self.assertNotIn("--fault", reference(trial(cure=REPLACES), {}))
+        self.assertIn(("--precision", "fp32"), pairs(reference(trial(around={"mlp": ("--init-scale", 4)}), {"lr": 1})))
+        self.assertFalse({"--init-scale", "--lr"} & set(reference(trial(around={"mlp": ("--init-scale", 4)}), {"lr": 1})))
 
-    def test_a_run_that_several_are_compared_with_is_trained_once(self):
-        programs, trained = Programs(Path("bin"), Path("runs")), []
-        programs.train = lambda *arguments: trained.append(arguments) or {"loss": len(trained)}
-        losses = [programs.train_unwatched("--seed", seed)["loss"] for seed in (6, 7, 6, 6)]
-        self.assertEqual((losses, trained), ([1, 2, 1, 1], [("--seed", 6, "--no-doctor"), ("--seed", 7, "--no-doctor")]))
+    def test_steps_that_were_skipped_are_left_out_of_fp32(self):
+        self.assertEqual(reference(trial(), {}, [3, 70])[-2:], ("--leave-out", "3,70"))
+        self.assertNotIn("--leave-out", reference(trial(), {}))
+
+    def test_a_run_in_fp32_is_held_against_the_one_without_the_fault(self):
+        self.assertNotIn("--fault", reference(trial()._replace(precision="fp32"), {"clip": 1}))
+
+    def test_fp32_is_trained_once_for_all_that_are_held_against_it(self):
+        trained = []
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "ampdoctor-trainer").write_text("it")
+            for _ in range(2):
+                programs = Programs(folder, Path(folder) / "runs")
+                programs.train = lambda *arguments: trained.append(arguments) or {"loss": len(trained), "lr": 2.0}
+                self.assertEqual(fp32_losses(programs, ("--seed", 6)), list(range(1, 1 + len(HAIRS))))
+        self.assertEqual(len({arguments[-2] for arguments in trained[1:]}), len(trained) - 1)
+
+    def test_a_difference_is_held_against_what_a_rounding_makes_of_fp32(self):
+        cure = {"loss": 1.06, "faulty_loss": "NaN", "fp32_losses": [1.0, 1.02, 0.98, 1.03, 0.97, 1.0, 1.0]}
+        said = verdict(log_ratio([cure], "loss"), noise_of([cure]))
+        self.assertRegex(said, r"within seed noise \(2.\d sigma\)")
+        self.assertRegex(verdict(log_ratio([cure] * 3, "loss"), noise_of([cure] * 3)), r"differs \(4.\d sigma\)")
+        self.assertEqual(verdict(0.009, 1e-6), "within 1 %")
+        self.assertEqual(verdict(log_ratio([cure], "faulty_loss"), 0.1), "not finite")
+
+
+def pairs(arguments):
+    return list(zip(arguments, arguments[1:]))
 
 
 class Margins(unittest.TestCase):
@@ -234,7 +266,7 @@ class Margins(unittest.TestCase):
 class Page(unittest.TestCase):
     def results(self):
         right = dict(judged(trial(cure="replaces"), report(finding()), 82), ok=True)
-        right["cure"] = {"gone": True, "left": [], "loss": 1.001, "fp32_loss": 1.0, "faulty_loss": "NaN"}
+        right["cure"] = {"gone": True, "left": [], "loss": 1.001, "fp32_losses": [1.0, 1.0], "faulty_loss": "NaN", "skips": 2, "steps": 100}
         right["set"] = {"init_scale": 8192.0}
         wrong = dict(judged(trial(), report(finding("AMP302", "")), None), ok=True)
         alarm = {"ok": True, "group": "converged", "way": "every-1", "findings": ["AMP201 fc1 @3 (error)"], "right": False,
@@ -256,7 +288,7 @@ class Page(unittest.TestCase):
 
     def test_a_cure_is_judged_by_its_finding_and_its_loss(self):
         cases, _ = page.split(self.results())
-        self.assertRegex(tables.cures(cases), r"init_scale 2\^13 +\| 1/1 .*not finite .*1.001 .*within 1 %")
+        self.assertRegex(remedies(cases), r"init_scale 2\^13 +\| 1/1 .*not finite .*1.001 .*within 1 %")
 
 
 if __name__ == "__main__":

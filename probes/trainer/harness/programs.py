@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from threading import Lock
 
 RECORDING = "rank-0.amprec"
 # Far above what any run takes; a hang is a failure, not a reason to wait for ever.
@@ -30,7 +29,6 @@ class Programs:
         self.trainer = Path(folder).resolve() / "ampdoctor-trainer"
         self.doctor = Path(folder).resolve() / "ampdoctor"
         self.runs = Path(runs).resolve()
-        self._lock, self._unwatched, self._summaries = Lock(), {}, {}
 
     def all(self):
         """The files that a result depends on."""
@@ -55,15 +53,6 @@ class Programs:
         if done.returncode != 0:
             return None, _last_line(done.stderr)
         return json.loads(done.stdout.splitlines()[-1]), ""
-
-    def train_unwatched(self, *arguments):
-        """Trains without the doctor, each run once: the summary of one that was trained before is given again."""
-        with self._lock:
-            once = self._unwatched.setdefault(arguments, Lock())
-        with once:
-            if arguments not in self._summaries:
-                self._summaries[arguments] = self.train(*arguments, "--no-doctor")
-            return self._summaries[arguments]
 
     def faults(self):
         """The names of the faults that the trainer can plant."""

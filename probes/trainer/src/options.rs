@@ -90,6 +90,12 @@ pub struct Options {
     /// Plant a fault: `NAME[=STRENGTH][@STEP][:LAYER]`; see --list-faults
     #[arg(long, value_name = "FAULT")]
     pub fault: Option<FaultSpec>,
+    /// Leave the settings as they were typed, those too that the fault would change: to see it under a remedy, or in FP32
+    #[arg(long, requires = "fault")]
+    pub keep_settings: bool,
+    /// Steps, with commas between, whose update is left out as a loss scaler skips them (FP32, BF16): to hold a run with skips against
+    #[arg(long, value_name = "STEPS", value_delimiter = ',')]
+    pub leave_out: Vec<u64>,
     /// List the faults, one a line, the name first
     #[arg(long)]
     pub list_faults: bool,
@@ -99,9 +105,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// Sets what the fault needs otherwise; says which flags were overridden.
+    /// Sets what the fault needs otherwise, unless the settings are to be kept; says which flags were overridden.
     pub fn apply_fault(&mut self) -> Vec<String> {
-        match self.fault.clone() {
+        match self.fault.clone().filter(|_| !self.keep_settings) {
             Some(spec) => spec.fault.prepare(self),
             None => Vec::new(),
         }
@@ -286,6 +292,14 @@ mod tests {
         );
         assert!(Options::try_parse_from(["t", "--fp32-layers", "fc9"]).unwrap().fp32_layers().is_err());
         assert!(Options::try_parse_from(["t"]).unwrap().fp32_layers().is_ok_and(|kept| kept == Fp32Layers::none()));
+    }
+
+    #[test]
+    fn settings_that_are_kept_are_not_overridden() {
+        let mut options =
+            Options::try_parse_from(["t", "--precision", "fp32", "--fault", "overflow", "--keep-settings"]).unwrap();
+        assert_eq!((options.apply_fault(), options.precision), (Vec::new(), Precision::Fp32));
+        assert!(Options::try_parse_from(["t", "--keep-settings"]).is_err());
     }
 
     #[test]

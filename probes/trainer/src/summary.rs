@@ -23,6 +23,8 @@ pub struct Summary {
     pub precision: String,
     /// The optimizer's name.
     pub optimizer: String,
+    /// The learning rate that the run was given, before its schedule.
+    pub lr: f64,
     /// The seed.
     pub seed: u64,
     /// Share of the held-out images, or next characters, that were said right.
@@ -37,6 +39,8 @@ pub struct Summary {
     pub steps: u64,
     /// Steps that the scaler skipped.
     pub skips: u64,
+    /// Which they are.
+    pub skipped_steps: Vec<u64>,
     /// The loss scale at the end; none without a scaler.
     pub scale: Option<f64>,
     /// Wall time of the training loop.
@@ -76,12 +80,14 @@ mod tests {
             model: "mlp".into(),
             precision: "fp16".into(),
             optimizer: "adam".into(),
+            lr: 3e-3,
             seed: 1,
             accuracy: 0.975,
             held_out_loss: loss,
             loss,
             steps: 300,
             skips: 2,
+            skipped_steps: vec![0, 7],
             scale: Some(65536.0),
             seconds: 1.25,
             run: None,

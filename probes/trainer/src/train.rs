@@ -50,12 +50,14 @@ pub fn train(options: &Options, command: Vec<String>) -> Result<Summary> {
         model: name(&options.model),
         precision: options.precision.to_string(),
         optimizer: name(&options.optimizer()),
+        lr: options.learning_rate(),
         seed: options.seed,
         accuracy: end.accuracy,
         held_out_loss: end.loss,
         loss: recorded.loss,
         steps: options.steps,
-        skips: recorded.skips,
+        skips: recorded.skipped.len() as u64,
+        skipped_steps: recorded.skipped,
         scale: recorded.scale,
         seconds,
         run: recorded.run,
@@ -106,14 +108,14 @@ struct Run<'a> {
     doctor: Option<Doctor>,
     progress: Progress,
     losses: VecDeque<f64>,
-    skips: u64,
+    skipped: Vec<u64>,
 }
 
 /// What is left of it.
 struct Recorded {
     stepper: Box<dyn Stepper>,
     loss: f64,
-    skips: u64,
+    skipped: Vec<u64>,
     scale: Option<f64>,
     run: Option<String>,
 }
@@ -141,7 +143,7 @@ impl<'a> Run<'a> {
             doctor,
             progress: Progress::new(options.steps),
             losses: VecDeque::with_capacity(LAST_LOSSES),
-            skips: 0,
+            skipped: Vec::new(),
         })
     }
 
@@ -149,11 +151,9 @@ impl<'a> Run<'a> {
         let lr = self.prepare(step)?;
         let loss = self.backward(step)?;
         let reported = self.reported(&loss);
-        let applied = self
-            .scaling
-            .step(self.stepper.as_mut(), self.options.clip, self.plant.breaks_recipe())
-            .with_context(|| format!("step {step} could not be taken"))?;
-        self.skips += u64::from(!applied);
+        if !self.is_left_out(step) && !self.apply(step)? {
+            self.skipped.push(step);
+        }
         self.evaluate_when_due(step + 1);
         if let Some(doctor) = &mut self.doctor {
             doctor.lr(lr);
@@ -162,18 +162,24 @@ impl<'a> Run<'a> {
         self.note(step, &loss)
     }
 
+    /// A scaler decides by itself which steps are skipped.
+    fn is_left_out(&self, step: u64) -> bool {
+        self.scaling.scale().is_none() && self.options.leave_out.contains(&step)
+    }
+
+    /// Steps the optimizer, unless the scaler skips it; whether it did not.
+    fn apply(&mut self, step: u64) -> Result<bool> {
+        self.scaling
+            .step(self.stepper.as_mut(), self.options.clip, self.plant.breaks_recipe())
+            .with_context(|| format!("step {step} could not be taken"))
+    }
+
     /// Sets what the step needs otherwise; the learning rate in force.
     fn prepare(&mut self, step: u64) -> Result<f64> {
         self.plant.begin_step(step);
         self.stepper.begin_step(self.plant.is_active());
-        if let Some(scale) = self.plant.scale() {
-            self.scaling.hold(scale)?;
-        }
-        if let Some(steps) = self.plant.growth_interval() {
-            self.scaling.grow_every(steps)?;
-        }
-        if self.plant.drops_scaler() {
-            self.scaling.drop_scaler();
+        if !self.options.keep_settings {
+            self.set_scaler()?;
         }
         if self.plant.renews_scaler() {
             self.scaling = Scaling::new(self.options, self.plant.adds_scaler())?;
@@ -191,6 +197,20 @@ impl<'a> Run<'a> {
         let lr = scheduled * self.plant.lr_factor();
         self.stepper.set_lr(lr);
         Ok(lr)
+    }
+
+    /// Sets the scaler as the fault has it.
+    fn set_scaler(&mut self) -> Result<()> {
+        if let Some(scale) = self.plant.scale() {
+            self.scaling.hold(scale)?;
+        }
+        if let Some(steps) = self.plant.growth_interval() {
+            self.scaling.grow_every(steps)?;
+        }
+        if self.plant.drops_scaler() {
+            self.scaling.drop_scaler();
+        }
+        Ok(())
     }
 
     /// The gradients of all micro-batches; their mean loss.
@@ -270,7 +290,7 @@ impl<'a> Run<'a> {
     fn finish(self) -> Recorded {
         let loss = self.losses.iter().sum::<f64>() / self.losses.len() as f64;
         let run = self.doctor.and_then(|doctor| doctor.finish().recording().map(|path| path.display().to_string()));
-        Recorded { stepper: self.stepper, loss, skips: self.skips, scale: self.scaling.scale(), run }
+        Recorded { stepper: self.stepper, loss, skipped: self.skipped, scale: self.scaling.scale(), run }
     }
 }
 

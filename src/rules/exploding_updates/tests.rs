@@ -140,3 +140,20 @@ fn under_a_scaler_that_skips_after_the_jump_the_losses_of_the_skipped_steps_tell
     });
     assert!(found(&diagnose(&run)).contains(&"AMP403"));
 }
+
+#[test]
+fn weights_that_change_while_the_scaler_skips_the_step_are_not_the_learning_rates_doing() {
+    let changed = |withheld: bool| {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(1024.0).steps(24, |s, i| {
+            match i {
+                20.. if withheld => s.skipped(1024.0, 1024.0),
+                _ => s.applied(1024.0),
+            };
+            let (loss, ratio) = if i < 20 { (1.0 + noise(i), 3e-3) } else { (3.0, 1.0) };
+            step(s, i, loss, ratio, 1.0, Some(1e-3));
+        });
+        found(&diagnose(&run)).contains(&"AMP403")
+    };
+    assert!(changed(false) && !changed(true));
+}

@@ -1,7 +1,7 @@
 //! What to change where gradients overflow: the scale, the layer, or what lets them grow.
 
 use super::super::Remedy;
-use super::super::scale_advice::{Blamed, ScaleAdvice, headroom, set_scale};
+use super::super::scale_advice::{Blamed, ScaleAdvice, dynamic_rather_than, headroom, set_scale};
 use super::super::text::{count, layer_name, number, scale, sentence};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 
@@ -73,13 +73,17 @@ pub(super) fn lower_beyond_overflow(
             scale(f64::from(exponent).exp2()),
         ))
         .set("scaler", "dynamic")),
-        Some(set) => Ok(set.reworded(|set| format!(
-            "{}. That is {} octaves below the scale at which {} of it overflowed. It is a guess, for how large they were FP16 cannot tell; a dynamic \
-             scaler (`GradScaler::default()`) finds the scale by itself.",
-            sentence(set),
-            from - exponent,
-            count(infinite as usize, "element"),
-        ))),
+        Some(set) => {
+            let dynamic = dynamic_rather_than(&set, "finds the scale by itself, and lowers it when gradients grow");
+            Ok(dynamic.reworded(|dynamic| {
+                format!(
+                    "{}: that is {} octaves below the scale at which {} of it overflowed. It is a guess, for how large they were FP16 cannot tell.",
+                    sentence(dynamic),
+                    from - exponent,
+                    count(infinite as usize, "element"),
+                )
+            }))
+        }
         None => Err(change_layer(aggregate, origin).reworded(|change| sentence(change) + ".")),
     }
 }

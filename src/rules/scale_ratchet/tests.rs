@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::observation::ScalerConfig;
+use crate::rules::Diagnosis;
 use crate::rules::scale_simulation::{SimulatedScaler, Uniform, median, number, settings, simulate};
-use crate::rules::{Diagnosis, Value};
 
 /// Batches of which this share is bad at any scale, below a ceiling of 2^15 that noise of half an octave blurs.
 fn bad_batches(p: f64, seed: u64) -> impl FnMut(f64) -> bool {
@@ -131,20 +131,22 @@ fn a_descent_from_far_above_the_ceiling_is_calibration() {
 }
 
 #[test]
-fn case_3_bad_batches_are_named_and_the_remedy_applied_ends_it() {
+fn case_3_bad_batches_are_named_and_the_interval_that_is_told_ends_the_fall() {
     let (run, found) = simulate(settings(2000), 4000, bad_batches(0.003, 5));
     let firing = &found["AMP302"];
     assert_eq!((firing.severity, found.len()), (Severity::Warning, 1), "{found:#?}");
     let p = number(&firing.evidence, "bad_batch_share");
     assert!((0.0015..0.006).contains(&p), "{p}");
     assert!(
-        run.skips >= 10 && firing.remedy.text.contains("`growth_interval` from 2000 to "),
+        run.skips >= 10
+            && firing.remedy.text.contains("in place of 2000")
+            && firing.remedy.text.contains("`min_scale` = "),
         "{}",
         firing.remedy.text
     );
-    let set = |name: &str| firing.remedy.set.iter().find(|s| s.name == name).map(|s| &s.value);
-    assert!(matches!(set("min_scale"), Some(Value::Number(floor)) if *floor >= 1.0), "{:?}", firing.remedy);
-    let Some(&Value::Count(interval)) = set("growth_interval") else { panic!("{:?}", firing.remedy) };
+    // No setting mends the batches.
+    assert!(firing.remedy.set.is_empty(), "{:?}", firing.remedy);
+    let interval = number(&firing.evidence, "recovering_growth_interval") as u64;
     let (_, found) = simulate(settings(interval), 100_000, bad_batches(0.003, 6));
     assert!(!found.contains_key("AMP302"), "n = {interval}: {found:#?}");
 }

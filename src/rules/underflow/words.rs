@@ -5,7 +5,7 @@ use super::decision::{Decision, MEDIAN_NEAR, layer_harmed};
 use super::judged::Judged;
 use crate::aggregate::Aggregate;
 use crate::numerics::Underflow;
-use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, headroom, set_scale};
+use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, dynamic_rather_than, headroom, set_scale};
 use crate::rules::scaling::Scaling;
 use crate::rules::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
 use crate::rules::{Evidence, Firing, Limits, Remedy, Severity};
@@ -198,18 +198,20 @@ fn remedy(
     };
     let Some(advice) = advice else {
         let Some(set) = raised(ScaleAdvice::DEFAULT_INIT) else { return look_at(aggregate, shown) };
-        return set.reworded(|set| {
-            format!(
-                "Nothing of the gradient is left to compute a scale from. {}; a dynamic one halves itself until the gradients fit.",
-                sentence(set)
-            )
-        });
+        const NOTHING: &str = "Nothing of the gradient is left to compute a scale from.";
+        return match Scaling::of(aggregate) {
+            Scaling::Static => follow(aggregate, set).reworded(|set| format!("{NOTHING} {}.", sentence(set))),
+            _ => set.reworded(|set| {
+                format!("{NOTHING} {}; a dynamic one halves itself until the gradients fit.", sentence(set))
+            }),
+        };
     };
     let blamed = if layer_is_to_blame { Blamed::TooSmall(shown.site) } else { Blamed::Nobody };
     let Some(exponent) = advice.exponent() else {
         return advice.layer_to_fix(blamed).reworded(|fix| sentence(fix) + ".");
     };
     let Some(set) = raised(exponent) else { return look_at(aggregate, shown) };
+    let set = if advice.incomplete || advice.shrank { follow(aggregate, set) } else { set };
     let fits = headroom(advice, exponent);
     if shown.latest.stats.max_abs > 0.0 {
         let compared = compare(shown.site, &shown.latest.stats, now.unwrap_or(1.0), exponent);
@@ -222,6 +224,14 @@ fn remedy(
             )
         })
     }
+}
+
+/// A static scale where no value is safe, as nothing is left of a gradient or as gradients have moved: a dynamic one looks for it, and follows.
+fn follow(aggregate: &Aggregate, set: Remedy) -> Remedy {
+    if Scaling::of(aggregate) != Scaling::Static {
+        return set;
+    }
+    dynamic_rather_than(&set, "finds the scale by itself, and follows the gradients")
 }
 
 /// What to look at where the scale cannot help.

@@ -129,8 +129,8 @@ pub trait Fault: Sync {
         1.0
     }
 
-    /// What the learning rate is multiplied by so many steps after the fault's own.
-    fn lr_factor_after(&self, _steps: u64) -> f64 {
+    /// What the learning rate is multiplied by so many steps after the fault's first.
+    fn lr_factor_after(&self, _strength: f64, _steps: u64) -> f64 {
         1.0
     }
 

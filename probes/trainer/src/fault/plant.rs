@@ -140,7 +140,8 @@ impl Plant {
     /// What the learning rate of this step is multiplied by.
     pub fn lr_factor(&self) -> f64 {
         self.active().map_or(1.0, |planted| {
-            planted.fault.lr_factor(planted.strength) * planted.fault.lr_factor_after(self.step.get() - planted.at)
+            let (fault, strength, since) = (planted.fault, planted.strength, self.step.get() - planted.at);
+            fault.lr_factor(strength) * fault.lr_factor_after(strength, since)
         })
     }
 

@@ -28,7 +28,7 @@ impl Fault for SchedulerAhead {
         options.need_scaler()
     }
 
-    fn lr_factor_after(&self, steps: u64) -> f64 {
+    fn lr_factor_after(&self, _strength: f64, steps: u64) -> f64 {
         0.5f64.powi(steps.min(HALVINGS) as i32)
     }
 }

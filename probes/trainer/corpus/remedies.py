@@ -1,0 +1,101 @@
+"""The page's part on remedies: whether the finding is gone, and the loss beside FP32's, with what FP32 itself makes of a rounding."""
+
+import math
+import statistics
+
+from .tables import table
+
+# A loss this near to FP32's is FP32's.
+CLOSE = 0.01
+# Standard deviations of the noise from which on a difference is one.
+SIGMAS = 3.0
+
+INTRODUCTION = """\
+The settings that the remedy names are set and the run is trained again, with the same seed: a fault that is a setting is then gone,
+and one that lies in the model or in the data stays. *Gone*: of so many runs the finding is gone. Losses are means of the last 50
+steps, held against FP32's of the same seed, with the same fault where it is one in FP32 too; the ratio is the geometric mean over
+the runs. A step that the scaler skipped is left out of FP32's run too; *skipped* is their share.
+
+Training is chaotic: a rounding at the first step moves the loss at the last. So each FP32 run is trained seven times, its learning rate
+moved by up to 2^-10, as much as FP16 rounds, and the loss is held against the mean of these. *Noise* is what their spread lets
+the ratio differ by (one standard deviation). A difference of up to {sigmas:g} of it is seed noise, a larger one differs."""
+
+
+def remedies(results):
+    """A row a case and model: the settings printed, whether the finding went, and the loss beside FP32's, over the seeds."""
+    groups = {}
+    for result in results.values():
+        if "cure" in result:
+            groups.setdefault((result["case"], result["model"]), []).append(result)
+    rows = [(f"`{case}`", model, *_row(of)) for (case, model), of in groups.items()]
+    if not rows:
+        return "No remedy that was printed names a setting of the trainer."
+    head = ("case", "model", "printed", "gone", "skipped", "loss / FP32's, faulty", "with the remedy", "noise", "")
+    return INTRODUCTION.format(sigmas=SIGMAS) + "\n\n" + table(head, rows)
+
+
+def _row(of):
+    printed = sorted({", ".join(f"{name} {_value(value)}" for name, value in result["set"].items()) for result in of})
+    said = "; ".join(printed[:2]) + ("; ..." if len(printed) > 2 else "")
+    cures = [result["cure"] for result in of]
+    gone = f"{sum(cure['gone'] for cure in cures)}/{len(cures)}"
+    trained = [cure for cure in cures if "fp32_losses" in cure]
+    faulty, treated = (log_ratio(trained, which) for which in ("faulty_loss", "loss"))
+    noise = noise_of(trained)
+    return said, gone, _share(trained), _times(faulty), _times(treated), _percent(noise), verdict(treated, noise)
+
+
+def log_ratio(cures, which):
+    """The mean logarithm of a loss over FP32's; NaN where one is no number."""
+    return statistics.fmean(_log(cure[which]) - _level(cure) for cure in cures) if cures else math.nan
+
+
+def noise_of(cures):
+    """The standard deviation of `log_ratio`, were nothing but rounding in it: of each run's loss, and of the mean it is held against."""
+    if not cures:
+        return math.nan
+    variances = (statistics.variance(logs) * (1 + 1 / len(logs)) for logs in map(_logs, cures))
+    return math.sqrt(sum(variances)) / len(cures)
+
+
+def verdict(ratio, noise):
+    """What a ratio of losses, as a logarithm, means beside the noise."""
+    if not math.isfinite(ratio):
+        return "not finite"
+    if abs(math.expm1(ratio)) <= CLOSE:
+        return "within 1 %"
+    sigmas = abs(ratio) / noise if noise > 0 else math.inf
+    return f"{'within seed noise' if sigmas <= SIGMAS else 'differs'} ({sigmas:.1f} sigma)"
+
+
+def _level(cure):
+    return statistics.fmean(_logs(cure))
+
+
+def _logs(cure):
+    return [_log(loss) for loss in cure["fp32_losses"]]
+
+
+def _log(loss):
+    number = math.nan if loss is None else float(loss)
+    return math.log(number) if math.isfinite(number) and number > 0 else math.nan
+
+
+def _share(cures):
+    steps = sum(cure["steps"] for cure in cures)
+    return f"{100 * sum(cure['skips'] for cure in cures) / steps:.1f} %" if steps else "no run"
+
+
+def _times(ratio):
+    return f"{math.exp(ratio):.4g}" if math.isfinite(ratio) else "not finite"
+
+
+def _percent(noise):
+    return f"± {100 * noise:.1f} %" if math.isfinite(noise) else "not finite"
+
+
+def _value(value):
+    """A power of two as such; other numbers in few digits."""
+    if isinstance(value, (int, float)) and value > 0 and math.log2(value).is_integer() and (value >= 1024 or value < 1):
+        return f"2^{int(math.log2(value))}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

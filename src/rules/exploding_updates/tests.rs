@@ -150,7 +150,7 @@ fn weights_that_change_while_the_scaler_skips_the_step_are_not_the_learning_rate
                 20.. if withheld => s.skipped(1024.0, 1024.0),
                 _ => s.applied(1024.0),
             };
-            let (loss, ratio) = if i < 20 { (1.0 + noise(i), 3e-3) } else { (3.0, 1.0) };
+            let (loss, ratio) = if i < 20 { (1.0 + noise(i), 3e-3) } else { (if i == 20 { 1.0 } else { 3.0 }, 1.0) };
             step(s, i, loss, ratio, 1.0, Some(1e-3));
         });
         found(&diagnose(&run)).contains(&"AMP403")

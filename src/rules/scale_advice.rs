@@ -4,7 +4,7 @@ use super::Remedy;
 use super::scaling::Scaling;
 use super::text::{layer_name, number, power_of_two, scale, share};
 use super::whatif::Held;
-use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
+use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, Sample, SiteSummary};
 use crate::numerics::{Format, Lost, ScaleWindow, Zones};
 use crate::observation::{Probe, ScalerConfig};
 use crate::scan::{Dtype, Stats};
@@ -13,6 +13,9 @@ use crate::scan::{Dtype, Stats};
 const SAMPLES: usize = 3;
 /// Bits below the upper end where gradients were lost whole: those of models that learn again were up to 2^7 larger.
 const SPARE_WHERE_LOST: i32 = 7;
+
+/// Octaves from the middle one of all gradients at which one stands clearly apart.
+const CLEARLY_APART: i32 = 6;
 
 /// The gradient that a rule blames, where it does.
 pub(super) enum Blamed<'a> {
@@ -34,6 +37,8 @@ pub(super) struct ScaleAdvice<'a> {
     pub incomplete: bool,
     /// Whether no scale was good at all steps, though one is for the gradients as they are now: the window is of these.
     pub shrank: bool,
+    /// Whether gradients were infinite at a scale that does not give way: how large they were FP16 cannot tell, and the upper end is a guess.
+    pub high_is_guess: bool,
     /// The gradient that needs the highest scale.
     pub lowest: Option<&'a SiteSummary>,
     /// The gradient that overflows first.
@@ -41,6 +46,8 @@ pub(super) struct ScaleAdvice<'a> {
     /// Largest gradient of the run, without the loss scale; what it is at least where a static scale made it infinite.
     pub max_unscaled: f64,
     lowest_is_the_outlier: bool,
+    /// The first gradient in backward that no scale below the upper end serves: those after it may only have inherited it.
+    first_too_small: Option<&'a SiteSummary>,
 }
 
 impl<'a> ScaleAdvice<'a> {
@@ -77,15 +84,23 @@ impl<'a> ScaleAdvice<'a> {
         // Without a gradient to ask, the lower end is where scalers begin.
         let low = lowest.map_or(high.min(Self::DEFAULT_INIT), |(low, _)| low);
         let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
-        let stands_out = |value: i32, all: Vec<i32>| (value - median(all)).abs();
+        let apart = |value: i32, all: Vec<i32>| (value - median(all)).abs();
+        let (low_apart, high_apart) = (apart(low, needs.iter().map(|n| n.0).collect()), apart(high, tops));
+        let reached = |of: &SiteSummary| aggregate.sites.iter().position(|s| is_gradient_of(s, &of.site.layer));
         Some(Self {
             window: ScaleWindow { low, high },
             incomplete,
             shrank,
             lowest: lowest.map(|(_, s)| s),
+            first_too_small: needs.iter().find(|(low, _)| *low > high).map(|(_, s)| *s),
             highest,
             max_unscaled: largest(highest),
-            lowest_is_the_outlier: stands_out(low, needs.iter().map(|n| n.0).collect()) >= stands_out(high, tops),
+            high_is_guess: gradients().any(|s| was_cut_off(aggregate, s)),
+            // Most gradients may stand at one end: all that is computed from a tiny one is tiny. Backward begins with those that are well.
+            lowest_is_the_outlier: match low_apart.max(high_apart) >= CLEARLY_APART {
+                true => low_apart >= high_apart,
+                false => lowest.is_some_and(|(_, lowest)| reached(lowest) >= reached(highest)),
+            },
         })
     }
 
@@ -113,7 +128,7 @@ impl<'a> ScaleAdvice<'a> {
         let Some(lowest) = self.lowest else { return Remedy::default() };
         let fix = match blamed {
             Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
-            Blamed::Nobody if self.lowest_is_the_outlier => lowest,
+            Blamed::Nobody if self.lowest_is_the_outlier => self.first_too_small.unwrap_or(lowest),
             Blamed::Nobody => self.highest,
         };
         let too_small =
@@ -267,11 +282,26 @@ pub(super) fn largest_unscaled(aggregate: &Aggregate, site: &SiteSummary) -> f64
     if Scaling::of(aggregate) != Scaling::Static {
         return site.max_unscaled;
     }
-    let infinite = site.recent.iter().filter(|s| !s.inherited).filter_map(|s| {
+    let infinite = cut_off(site).map(|s| {
         let elements = s.stats.pos_inf + s.stats.neg_inf;
-        (elements > 0).then(|| Format::F16.max * (elements as f64).sqrt() / s.loss_scale.unwrap_or(1.0))
+        Format::F16.max * (elements as f64).sqrt() / s.loss_scale.unwrap_or(1.0)
     });
     infinite.fold(site.max_unscaled, f64::max)
+}
+
+/// The samples in which a part of the tensor became infinite by itself.
+fn cut_off(site: &SiteSummary) -> impl Iterator<Item = &Sample> {
+    site.recent.iter().filter(|s| !s.inherited && s.stats.pos_inf + s.stats.neg_inf > 0)
+}
+
+/// Whether its largest value is a guess.
+fn was_cut_off(aggregate: &Aggregate, site: &SiteSummary) -> bool {
+    Scaling::of(aggregate) == Scaling::Static && cut_off(site).next().is_some()
+}
+
+/// Whether it is the gradient of an activation of this layer, which has a place in the order of backward.
+fn is_gradient_of(site: &SiteSummary, layer: &str) -> bool {
+    matches!(site.site.probe, Probe::ActivationGrad | Probe::CastGrad) && site.site.layer == layer
 }
 
 fn median(mut values: Vec<i32>) -> i32 {

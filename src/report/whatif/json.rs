@@ -57,6 +57,8 @@ struct WindowDocument {
     incomplete: bool,
     /// The window is of the latest steps: none was good at all.
     shrank: bool,
+    /// The upper end is a guess: gradients were infinite at a static scale.
+    high_is_guess: bool,
     text: String,
 }
 
@@ -221,6 +223,7 @@ impl WindowDocument {
             highest: window.highest.label(),
             incomplete: window.incomplete,
             shrank: window.shrank,
+            high_is_guess: window.high_is_guess,
             text: summary::window(whatif),
         })
     }

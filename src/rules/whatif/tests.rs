@@ -147,6 +147,49 @@ fn one_layer_far_above_the_rest_leaves_no_scale_and_is_named() {
 }
 
 #[test]
+fn of_two_ends_that_share_the_layers_between_them_the_one_that_backward_computes_later_is_to_change() {
+    // The gradient of fc3 is well; from fc2 on, two of three layers, it is far too small for a scale at which fc3 does not overflow.
+    let mut run = Scenario::new();
+    run.steps(6, |s, i| {
+        let small = if i < 2 { 1.0 } else { 1e-12 };
+        s.gradient("fc3", "linear", F32, &normal(512, 1.0, i)).param_grad("fc3", "weight", F32, &normal(512, 2.0, i));
+        s.gradient("fc2", "linear", F32, &normal(512, small, 10 + i));
+        s.gradient("fc1", "linear", F32, &normal(512, small, 20 + i));
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let fix = window(&whatif).fix.clone().expect("no scale is good for all");
+    assert!(fix.contains("Change layer `fc2`") && fix.contains("far smaller"), "{fix}");
+}
+
+#[test]
+fn an_upper_end_above_which_gradients_were_infinite_at_a_static_scale_is_a_guess() {
+    let infinite = |s: &mut StepBuilder<'_>, i| {
+        let mut values = normal(512, 1e3, i);
+        values[0] = f64::INFINITY;
+        s.gradient("fc4", "linear", F16, &values);
+    };
+    let mut stuck = Scenario::new();
+    stuck.static_scaler(65536.0).steps(6, |s, i| {
+        s.skipped(65536.0, 65536.0);
+        if i == 0 { backward(s, F16, 1.0, i) } else { infinite(s, i) }
+    });
+    let mut moving = Scenario::new();
+    moving.dynamic_scaler(65536.0).steps(6, |s, i| {
+        if i == 2 {
+            s.skipped(65536.0, 32768.0);
+            infinite(s, i);
+        } else {
+            s.applied(32768.0);
+            backward(s, F16, 1.0, i);
+        }
+    });
+    let (stuck, moving) = (diagnose(&stuck), diagnose(&moving));
+    assert!(window(&whatif(&stuck)).high_is_guess);
+    assert!(!window(&whatif(&moving)).high_is_guess, "a dynamic scaler overflows on purpose");
+}
+
+#[test]
 fn gradients_that_shrank_leave_the_window_of_the_latest_steps() {
     let mut run = Scenario::new();
     run.steps(12, |s, i| backward(s, F32, if i < 6 { 1e-9 } else { 1e3 }, i));

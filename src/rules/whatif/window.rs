@@ -21,6 +21,8 @@ pub struct Window<'a> {
     pub incomplete: bool,
     /// Whether no scale was good at all steps, though one is for the gradients as they are now: the window is of these.
     pub shrank: bool,
+    /// Whether gradients were infinite at a static scale, so that how large they were is a guess, and with it the upper end.
+    pub high_is_guess: bool,
     /// Where no scale is good for all layers: the layers that conflict, and which one to change.
     pub fix: Option<String>,
 }
@@ -44,6 +46,7 @@ impl<'a> Window<'a> {
             highest: &highest.highest.site,
             incomplete: advices.iter().any(|advice| advice.incomplete),
             shrank: advices.iter().any(|advice| advice.shrank),
+            high_is_guess: advices.iter().any(|advice| advice.high_is_guess),
             fix: advices
                 .iter()
                 .find(|advice| advice.window.is_empty())

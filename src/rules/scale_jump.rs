@@ -13,7 +13,8 @@
 //! By the calls of the scaler, each step compared with the one before. The bounds `min_scale` and `max_scale` and the rounding of an f32 are allowed
 //! for.
 //!
-//! * **Warning**: one step with several updates moved the scale by more than one of them may.
+//! * **Warning**: one update moved it by none of its factors, as one that sets the scale does (`update_to`); or several updates in one step moved it by more than
+//!   one of them may.
 //! * **Information**: it was set to something else between two steps; somebody may have meant to.
 //!
 //! ## What to do

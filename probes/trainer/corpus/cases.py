@@ -216,7 +216,7 @@ CASES = (
     Case("scale-raised", "the loss scale is suddenly 4096 times higher, and steps are skipped", ("AMP306",), "scale-raised", at=MIDDLE,
          within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("copied-step", "FP16 parameters are stepped by hand: updates are tiny, and how much of them arrives is not known", ("AMP402",),
-         "copied-step", around=BELOW_NORMAL, precisions=("fp16-pure",), optimizers=SGD),
+         "copied-step", around=BELOW_NORMAL, steps={**STEPS, "mlp": 200}, precisions=("fp16-pure",), optimizers=SGD),
     Case("lr-tiny", "the loss is flat: the learning rate is next to nothing", ("AMP406",), arguments=("--lr", "1e-9"),
          steps={model: 100 for model in MODELS}, precisions=("fp16", "fp32", "bf16-masters")),
     Case("unassigned-step", "the loss is flat: weights have gradients and never change", ("AMP408",), "unassigned-step",

@@ -29,6 +29,8 @@ STEPS_BEHIND = 2
 # Runs that are well, of which nothing is to be said.
 HEALTHY_STEPS, HEALTHY_EVERY = 24, 6
 HEALTHY = ("fp32", "bf16", "fp16", "fp16-masters", "bf16-masters")
+# What looks like a fault besides, in FP16.
+HARMLESS = ("two-optimizers", "zero-bias@0:fc3")
 
 
 def renew(programs, cases, folder, jobs):
@@ -95,11 +97,13 @@ def _trial(case, at):
 
 
 def _healthy(programs, folder):
-    for precision in HEALTHY:
-        arguments = settings(MODELS[0], precision, "adam", SEED, HEALTHY_STEPS)
+    well = [(precision, precision, ()) for precision in HEALTHY]
+    well += [(plant.split("@")[0], "fp16", ("--fault", plant)) for plant in HARMLESS]
+    for name, precision, plant in well:
+        arguments = (*settings(MODELS[0], precision, "adam", SEED, HEALTHY_STEPS), *plant)
         with tempfile.TemporaryDirectory() as holder:
             data = _recorded(programs, arguments, HEALTHY_EVERY, Path(holder)).data
-        entry = _entry(f"healthy-{precision}.amprec", arguments, HEALTHY_EVERY)
+        entry = _entry(f"healthy-{name}.amprec", arguments, HEALTHY_EVERY)
         (folder / entry["file"]).write_bytes(data)
         yield dict(entry, codes=[], beside=[], layer=None, planted=None, found=None)
 

@@ -70,6 +70,21 @@ fn a_page_has_sections_and_its_rule_a_summary_of_one_line() {
     }
 }
 
+#[test]
+fn a_page_says_what_to_type_before_how_it_was_decided_and_explains_its_words() {
+    for rule in rules::all() {
+        let (code, text) = (rule.info().code, page(*rule));
+        let (before, after) =
+            text.split_once("\n## How it decides\n").unwrap_or_else(|| panic!("{code} decides nothing"));
+        let todo = before.split_once("\n## What to do\n").unwrap_or_else(|| panic!("{code} has nothing to do")).1;
+        assert!(todo.contains('`'), "{code} says nothing to type:\n{todo}");
+        for word in ["Ehat", "octave", "headroom", "no_autocast"] {
+            let used = before.contains(word) || after.contains(word);
+            assert!(!used || after.contains(&format!("\n- {word}: ")), "{code} does not explain {word}");
+        }
+    }
+}
+
 /// Runs of FP16 that are watched less and less closely, and what a scan of theirs shows.
 fn watched() -> [(&'static str, Aggregate); 5] {
     [

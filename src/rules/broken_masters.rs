@@ -2,10 +2,10 @@
 //!
 //! FP32 copies (master weights) that do not do their work, in one of four ways:
 //!
-//! * the optimizer was built on the model's FP16 or BF16 parameters, although copies of them exist;
-//! * nothing is stepped, neither the copies nor the model, though there are gradients;
-//! * the copies are stepped, and never written back: the model stays what it was;
-//! * something else writes into the model's weights, which then are not what the copies round to.
+//! 1. the optimizer was built on the model's FP16 or BF16 parameters, although copies of them exist;
+//! 2. nothing is stepped, neither the copies nor the model, though there are gradients;
+//! 3. the copies are stepped, and never written back: the model stays what it was;
+//! 4. something else writes into the model's weights, which then are not what the copies round to.
 //!
 //! ## Why it matters
 //!

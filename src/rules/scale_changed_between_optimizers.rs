@@ -24,7 +24,7 @@
 //!
 //! ## When it stays silent
 //!
-//! On loops that run a backward pass of its own for each optimizer, after the update of the one before, as for a GAN.
+//! On loops that run a backward pass for each optimizer, after the update of the one before, as for a GAN.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::{counted, measured, scale as write_scale};

@@ -95,7 +95,7 @@ impl<'a> ScaleAdvice<'a> {
             first_too_small: needs.iter().find(|(low, _)| *low > high).map(|(_, s)| *s),
             highest,
             max_unscaled: largest(highest),
-            high_is_guess: gradients().any(|s| was_cut_off(aggregate, s)),
+            high_is_guess: largest(highest) > highest.max_unscaled || gradients().any(|s| is_cut_off(aggregate, s)),
             // Most gradients may stand at one end: all that is computed from a tiny one is tiny. Backward begins with those that are well.
             lowest_is_the_outlier: match low_apart.max(high_apart) >= CLEARLY_APART {
                 true => low_apart >= high_apart,
@@ -294,9 +294,10 @@ fn cut_off(site: &SiteSummary) -> impl Iterator<Item = &Sample> {
     site.recent.iter().filter(|s| !s.inherited && s.stats.pos_inf + s.stats.neg_inf > 0)
 }
 
-/// Whether its largest value is a guess.
-fn was_cut_off(aggregate: &Aggregate, site: &SiteSummary) -> bool {
-    Scaling::of(aggregate) == Scaling::Static && cut_off(site).next().is_some()
+/// Whether a static scale makes a part of it infinite now, so that its largest value has not been seen.
+fn is_cut_off(aggregate: &Aggregate, site: &SiteSummary) -> bool {
+    let now = site.latest().map(|s| s.step);
+    Scaling::of(aggregate) == Scaling::Static && cut_off(site).any(|s| Some(s.step) == now)
 }
 
 /// Whether it is the gradient of an activation of this layer, which has a place in the order of backward.

@@ -67,7 +67,7 @@ fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
         text.push_str(&format!("; in force {} ({place})", power(now, scale)));
     }
     if window.high_is_guess {
-        text.push_str(". Gradients were infinite at the scale in force: how large they were FP16 cannot tell, and those of a model that learns may be larger, so the upper end is a guess. A dynamic scaler finds it");
+        text.push_str(". How large the gradients were that became infinite FP16 cannot tell, and those of a model that learns may be larger: the upper end is a guess, and a dynamic scaler finds it");
     }
     if window.shrank {
         text.push_str(". No scale was good at all steps: the gradients shrank, and the window is of the latest. A dynamic scaler follows them, a static scale cannot");

@@ -184,9 +184,15 @@ fn an_upper_end_above_which_gradients_were_infinite_at_a_static_scale_is_a_guess
             backward(s, F16, 1.0, i);
         }
     });
-    let (stuck, moving) = (diagnose(&stuck), diagnose(&moving));
+    let mut mended = Scenario::new();
+    mended.static_scaler(65536.0).steps(6, |s, i| {
+        s.applied(65536.0);
+        if i == 1 { infinite(s, i) } else { backward(s, F16, 6e4 / 4.0, i) }
+    });
+    let (stuck, moving, mended) = (diagnose(&stuck), diagnose(&moving), diagnose(&mended));
     assert!(window(&whatif(&stuck)).high_is_guess);
     assert!(!window(&whatif(&moving)).high_is_guess, "a dynamic scaler overflows on purpose");
+    assert!(window(&whatif(&mended)).high_is_guess, "the largest was infinite, and none has been seen as large");
 }
 
 #[test]

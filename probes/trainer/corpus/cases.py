@@ -76,7 +76,7 @@ AT_CEILING = _ceiling(2000)
 # Every fifth step is compared with FP32: three comparisons lie within ten steps.
 SHADOWED = ("--shadow-every", 5)
 # A learning rate at which no update of a model in FP16 is as large as 2^-14.
-BELOW_NORMAL = {"mlp": ("--lr", "0.0002"), "conv": ("--lr", "0.00005"), "transformer": ("--lr", "0.0002")}
+BELOW_NORMAL = {"mlp": ("--lr", "0.0001"), "conv": ("--lr", "0.00002"), "transformer": ("--lr", "0.0001")}
 # A scale far above where gradients of the usual size would overflow, growing at every second step; with a loss as small as this they are of the usual size.
 FAR_ABOVE, NEXT_TO_NOTHING = 2**31, 2.0**-30
 

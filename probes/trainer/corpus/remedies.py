@@ -16,8 +16,8 @@ and one that lies in the model or in the data stays. *Gone*: of so many runs the
 steps, held against FP32's of the same seed, with the same fault where it is one in FP32 too; the ratio is the geometric mean over
 the runs. A step that the scaler skipped is left out of FP32's run too; *skipped* is their share.
 
-Training is chaotic: a rounding at the first step moves the loss at the last. So each FP32 run is trained seven times, its learning rate
-moved by up to 2^-10, as much as FP16 rounds, and the loss is held against the mean of these. *Noise* is what their spread lets
+Training is chaotic: a rounding at the first step moves the loss at the last. So each FP32 run is trained three times, its learning rate
+moved by 2^-11, as much as FP16 rounds, and the loss is held against the mean of these. *Noise* is what their spread lets
 the ratio differ by (one standard deviation). A difference of up to {sigmas:g} of it is seed noise, a larger one differs."""
 
 

@@ -1,6 +1,7 @@
 //! A run in bounded memory, whatever its length.
 
 mod descent;
+mod judged;
 mod losses;
 mod magnitude;
 mod maxima;
@@ -15,6 +16,7 @@ mod timeline;
 mod unscaled;
 mod weights;
 
+pub use judged::Judged;
 pub(crate) use losses::median;
 pub use losses::{Loss, Losses};
 pub use magnitude::MagnitudeHistogram;
@@ -30,6 +32,10 @@ pub use starvation::FEWEST_ELEMENTS;
 pub use timeline::{Timeline, TimelinePoint};
 pub use unscaled::{Hardest, Unscaled};
 pub use weights::{Change, Copied, Still, Weight, WeightStep, Weights};
+
+use std::sync::OnceLock;
+
+use judged::Judgement;
 
 use crate::observation::{
     End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
@@ -69,6 +75,8 @@ pub struct Aggregate {
     pub latest: Option<Step>,
     /// How the run ended; `None` while it runs, and for ever if it was killed.
     pub end: Option<End>,
+    /// Made when it is asked for, once a record.
+    judgement: OnceLock<Judgement>,
 }
 
 /// What the scaler did in the whole run.
@@ -143,6 +151,7 @@ impl Aggregate {
 
     /// Adds one record.
     pub fn apply(&mut self, record: Record) {
+        self.judgement.take();
         match record {
             Record::Run(run) => self.run = Some(run),
             Record::Site(id, site) => self.apply_site(id, site),

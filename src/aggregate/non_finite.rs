@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::SiteSummary;
 use super::descent::Descent;
-use crate::observation::{Probe, ScalerEvent, Site, SiteId, Step, Tier};
+use crate::observation::{INPUT, Probe, ScalerEvent, Site, SiteId, Step, Tier};
 use crate::scan::{Dtype, Stats};
 
 /// Operators that write infinities on purpose: masks, and constants to build them from.
@@ -436,7 +436,7 @@ fn has_ruined_parameter(site: &Site, sites: &[SiteSummary]) -> bool {
 
 /// A tensor that no observed operator made.
 fn is_data(site: &Site) -> bool {
-    site.layer == "input" && site.operator == "data"
+    site.layer == INPUT && site.operator == "data"
 }
 
 /// Whether an operator, as a site names it (`where`, `where#2`), writes masks or the constants they are built from.

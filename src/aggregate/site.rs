@@ -165,16 +165,26 @@ impl SiteSummary {
         if let Some(rounding) = &observation.rounding {
             self.rounding.get_or_insert_default().merge(rounding);
         }
+        let stats = self.hold(step.index, stats);
         self.remember(Sample {
             step: step.index,
             loss_scale: step.loss_scale,
             inherited: observation.inherited,
-            stats: stats.clone(),
+            stats,
             order,
             via: observation.via,
             underflow,
             by_mask,
         });
+    }
+
+    /// The statistics of a sample. In a full window the oldest one makes room for that of a new step, and leaves it its memory.
+    fn hold(&mut self, step: u64, stats: &Stats) -> Stats {
+        let is_new = self.recent.back().is_some_and(|last| last.step != step);
+        let oldest = if is_new && self.recent.len() == Self::WINDOW { self.recent.pop_front() } else { None };
+        let mut held = oldest.map(|sample| sample.stats).unwrap_or_default();
+        held.clone_from(stats);
+        held
     }
 
     /// The window holds one sample a step, so that a trend is one over steps: of the micro-batches of an accumulation the latest, but a non-finite one
@@ -183,12 +193,7 @@ impl SiteSummary {
         match self.recent.back_mut().filter(|last| last.step == sample.step) {
             Some(last) if last.gravity() > sample.gravity() => {}
             Some(last) => *last = sample,
-            None => {
-                if self.recent.len() == Self::WINDOW {
-                    self.recent.pop_front();
-                }
-                self.recent.push_back(sample);
-            }
+            None => self.recent.push_back(sample),
         }
     }
 

@@ -12,7 +12,7 @@ pub use recipe::{Act, Product, RecipeEvent, Refusal};
 pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
 pub use scaler::{ScalerConfig, ScalerEvent};
 pub use shadow::{Shadow, ShadowGradient};
-pub use site::{Probe, Site, SiteId};
+pub use site::{INPUT, Probe, SCALE_LOSS, SCALER, Site, SiteId};
 pub use step::{Cost, Observation, Provenance, Rounding, Step, Tier};
 
 /// One entry of a recording, in the order in which it was written.

@@ -6,6 +6,15 @@ use crate::scan::Dtype;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(pub u32);
 
+/// The layer of what no parameter has touched: the data that the model is given, and what is computed from it alone.
+pub const INPUT: &str = "input";
+
+/// The layer under which the product of loss and loss scale stands.
+pub const SCALER: &str = "scaler";
+
+/// The operator that it is called, which no model has.
+pub const SCALE_LOSS: &str = "scale_loss";
+
 /// What kind of tensor was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Probe {
@@ -93,6 +102,11 @@ pub struct Site {
 }
 
 impl Site {
+    /// Whether it is the product of loss and loss scale, or a gradient of it: no tensor of the model, though one of its layers may be called [`SCALER`] too.
+    pub fn is_scaled_loss(&self) -> bool {
+        self.layer == SCALER && self.operator.split('#').next() == Some(SCALE_LOSS)
+    }
+
     /// The site as people write it: `block.3.fc/relu#2`, `block.3.fc.weight`.
     pub fn label(&self) -> String {
         let layer = if self.layer.is_empty() { "(root)" } else { &self.layer };

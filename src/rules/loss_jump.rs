@@ -136,6 +136,9 @@ impl Rule for LossJump {
     }
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
+        if !may_rise(aggregate, limits) {
+            return Vec::new();
+        }
         let losses: Vec<&Loss> = aggregate.losses.recent.iter().filter(|at| at.loss.is_finite()).collect();
         let Some(jump) = find(aggregate, &losses, limits) else { return Vec::new() };
         let cause = cause::of(aggregate, &losses, &jump, limits);
@@ -181,6 +184,14 @@ fn find(aggregate: &Aggregate, losses: &[&Loss], limits: &Limits) -> Option<Jump
             .max(limits.of(&OF_INITIAL) * initial);
         (rise >= least && rise > 0.0).then_some(jump)
     })
+}
+
+/// A cheap look: no median rises by more than the losses lie apart.
+fn may_rise(aggregate: &Aggregate, limits: &Limits) -> bool {
+    let finite = aggregate.losses.recent.iter().map(|at| at.loss).filter(|loss| loss.is_finite());
+    let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+    let initial = aggregate.losses.initial().map_or(0.0, |initial| initial.max(0.0));
+    high - low >= limits.of(&OF_INITIAL) * initial
 }
 
 /// A cheap look: of the three losses before, one at the least is no outlier, and all but one of those after lie above it.

@@ -203,9 +203,7 @@ fn came_down(before: &WeightStep, first: &WeightStep, limits: &Limits) -> bool {
 fn is_explained(aggregate: &Aggregate, limits: &Limits) -> bool {
     let is_ruined =
         !aggregate.non_finite.latest.forward_is_clean() || non_finite_origin::has_ruined_parameter(aggregate);
-    is_ruined
-        || matches!(underflow::see(aggregate, limits), underflow::Seen::Fault(..))
-        || !stepped_in_low_precision(aggregate).is_empty()
+    is_ruined || underflow::is_fault(aggregate, limits) || !stepped_in_low_precision(aggregate).is_empty()
 }
 
 /// Part of the matrices whose gradient is exactly zero.

@@ -33,9 +33,9 @@
 
 use super::scale_advice::{ScaleAdvice, set_scale};
 use super::text::{count, counted, measured, number, power_of_two, said, sentence, share};
-use super::underflow::{Judged, judged, may_have_fp16_gradients};
+use super::underflow::may_have_fp16_gradients;
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Judged};
 use crate::observation::Probe;
 
 const STARVED: Threshold = Threshold {
@@ -96,7 +96,7 @@ impl Rule for StarvedLayers {
         if !aggregate.has_fp16_gradients() {
             return Vec::new();
         }
-        let (judged, _) = judged(aggregate);
+        let (judged, _) = aggregate.judged_gradients();
         let layers = by_layer(&judged);
         let starved = starved(&layers, limits);
         starved.map(|starved| Verdict::Firing(Box::new(firing(aggregate, &layers, starved)))).into_iter().collect()

@@ -3,6 +3,8 @@
 use super::{Evidence, Remedy, Value};
 use crate::observation::Site;
 
+pub(super) use crate::observation::INPUT;
+
 /// A positive magnitude as a power of two, which is what FP16 is measured in: `2^-9`, `2^-9.3`. Zero and non-finite as they are.
 pub(super) fn power_of_two(x: f64) -> String {
     if x <= 0.0 || !x.is_finite() {
@@ -48,9 +50,6 @@ pub(super) fn share(x: f64) -> String {
 pub(super) fn layer_name(site: &Site) -> &str {
     if site.layer.is_empty() { "(root)" } else { &site.layer }
 }
-
-/// The layer of what no parameter has touched: the data, and what prepares it.
-pub(super) const INPUT: &str = "input";
 
 /// Operators that add up many elements, and can hold their sum in FP32.
 const REDUCTIONS: [&str; 10] =

@@ -33,7 +33,7 @@ use super::graph::{Graph, Node};
 use super::text::{base_name, counted, is_pole, keep_in_range, layer_name, measured, number, said, share};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
-use crate::observation::{Observation, Probe, Site};
+use crate::observation::{INPUT, Observation, Probe, Site};
 use crate::scan::Dtype;
 
 /// See the page of the rule.
@@ -195,7 +195,7 @@ fn overflow(aggregate: &Aggregate, origin: &Origin, summary: &SiteSummary) -> Fi
     let of = input.map_or(String::new(), |node| {
         format!(", of {} elements up to {}", node.stats().count, number(node.stats().max_abs))
     });
-    let who = if site.layer == "input" { "before the model" } else { "in forward" };
+    let who = if site.layer == INPUT { "before the model" } else { "in forward" };
     firing(
         site,
         Severity::Error,

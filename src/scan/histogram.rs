@@ -3,10 +3,22 @@
 /// How many finite non-zero elements have each binary exponent `floor(log2 |x|)`, subnormals included.
 ///
 /// Exponents range from -1074 to 1023 (`f64`). Stored densely between the lowest and the highest exponent met.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct ExponentHistogram {
     first: i32,
     counts: Vec<u64>,
+}
+
+impl Clone for ExponentHistogram {
+    fn clone(&self) -> Self {
+        Self { first: self.first, counts: self.counts.clone() }
+    }
+
+    /// In the memory that is there: windows of samples take in one scan after the other.
+    fn clone_from(&mut self, other: &Self) {
+        self.first = other.first;
+        self.counts.clone_from(&other.counts);
+    }
 }
 
 impl ExponentHistogram {

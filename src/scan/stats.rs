@@ -3,7 +3,7 @@
 use super::{ExponentHistogram, Scaled};
 
 /// The statistics of one tensor. Extremes, sums and the histogram are over its finite elements.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Stats {
     /// All elements: zeros, finite, non-finite.
     pub count: u64,
@@ -25,6 +25,19 @@ pub struct Stats {
     pub sum_squares: Scaled,
     /// Exponents of the finite non-zero elements.
     pub exponents: ExponentHistogram,
+}
+
+impl Clone for Stats {
+    fn clone(&self) -> Self {
+        Self { exponents: self.exponents.clone(), ..*self }
+    }
+
+    /// In the memory that is there.
+    fn clone_from(&mut self, other: &Self) {
+        let mut exponents = std::mem::take(&mut self.exponents);
+        exponents.clone_from(&other.exponents);
+        *self = Self { exponents, ..*other };
+    }
 }
 
 impl Stats {
@@ -105,6 +118,15 @@ mod tests {
         let mut from_empty = Stats::default();
         from_empty.merge(&merged);
         assert_eq!(from_empty, merged);
+    }
+
+    #[test]
+    fn a_copy_into_other_statistics_leaves_nothing_of_them() {
+        let (short, long) = (scan_slice(&[1.0f32, f32::NAN]), scan_slice(&[0.0f32, 1e-3, 1e3, f32::INFINITY]));
+        for (mut held, other) in [(short.clone(), &long), (long.clone(), &short), (long.clone(), &Stats::default())] {
+            held.clone_from(other);
+            assert_eq!(held, *other);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whether what was judged is a fault, how grave it is, and whether a layer is to blame.
 
-use super::judged::{Judged, SAMPLES};
+use super::SAMPLES;
+use crate::aggregate::Judged;
 use crate::numerics::Format;
 use crate::rules::{Limits, Severity, Threshold};
 
@@ -105,9 +106,12 @@ pub(super) fn decide(judged: &[Judged<'_>], limits: &Limits) -> Option<Decision>
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
+    if values.is_empty() {
+        return 0.0;
+    }
     // The lower of the two middle ones: with an even number, a half that is starved is not yet most of them.
-    values.get((values.len().max(1) - 1) / 2).copied().unwrap_or(0.0)
+    let middle = (values.len() - 1) / 2;
+    *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
 /// Whether gradients nearer the loss are well, so that a layer is to blame and not the scale.

@@ -4,17 +4,17 @@
 //! `static-scale-wrong` where a scale that cannot rise would have to, and `gradient-underflow` for all else: a layer, or a dynamic scale.
 
 mod decision;
-mod judged;
 mod words;
 
-pub(super) use judged::{Judged, SAMPLES, judged};
-
 pub(super) use self::decision::THRESHOLDS;
-use self::decision::decide;
+use self::decision::{Decision, decide};
 use super::scale_advice::ScaleAdvice;
 use super::scaling::Scaling;
 use super::{Firing, Limits};
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Judged};
+
+/// Samples in a row in which a condition must hold.
+pub(super) const SAMPLES: usize = Judged::SAMPLES;
 
 /// Octaves by which a single streak of non-finite gradients lowers the scale when these, and not the scale, are the fault.
 const COLLAPSE_OCTAVES: f64 = 8.0;
@@ -42,20 +42,49 @@ pub(super) enum Seen {
 
 /// Judges the FP16 gradients of the latest step.
 pub(super) fn see(aggregate: &Aggregate, limits: &Limits) -> Seen {
-    if !aggregate.has_fp16_gradients() || scale_collapsed(aggregate) {
+    if !may_underflow(aggregate) {
         return Seen::Well;
     }
-    let (judged, samples) = judged::judged(aggregate);
+    let (judged, samples) = aggregate.judged_gradients();
     if judged.is_empty() {
         return Seen::Nothing(samples);
     }
     match decide(&judged, limits) {
         None => Seen::Well,
         Some(decision) => {
-            let advice = ScaleAdvice::of(aggregate);
-            let cause = cause(aggregate, &judged[decision.first], advice.as_ref());
-            Seen::Fault(cause, Box::new(words::firing(aggregate, &judged, &decision, cause, advice.as_ref(), limits)))
+            let fault = Fault::of(aggregate, &judged, decision);
+            Seen::Fault(fault.cause, fault.tell(aggregate, limits))
         }
+    }
+}
+
+/// Whether they underflow, whoever is to tell of it.
+pub(super) fn is_fault(aggregate: &Aggregate, limits: &Limits) -> bool {
+    may_underflow(aggregate) && decide(&aggregate.judged_gradients().0, limits).is_some()
+}
+
+fn may_underflow(aggregate: &Aggregate) -> bool {
+    aggregate.has_fp16_gradients() && !scale_collapsed(aggregate)
+}
+
+/// Gradients that underflow, and why.
+struct Fault<'a, 'j> {
+    judged: &'j [Judged<'a>],
+    decision: Decision,
+    advice: Option<ScaleAdvice<'a>>,
+    cause: Cause,
+}
+
+impl<'a, 'j> Fault<'a, 'j> {
+    fn of(aggregate: &'a Aggregate, judged: &'j [Judged<'a>], decision: Decision) -> Self {
+        let advice = ScaleAdvice::of(aggregate);
+        let cause = cause(aggregate, &judged[decision.first], advice.as_ref());
+        Self { judged, decision, advice, cause }
+    }
+
+    fn tell(&self, aggregate: &Aggregate, limits: &Limits) -> Box<Firing> {
+        let Self { judged, decision, advice, cause } = self;
+        Box::new(words::firing(aggregate, judged, decision, *cause, advice.as_ref(), limits))
     }
 }
 
@@ -66,10 +95,12 @@ pub(super) fn may_have_fp16_gradients(aggregate: &Aggregate) -> bool {
 
 /// The firing of the rule that speaks for this cause.
 pub(super) fn fault_of(aggregate: &Aggregate, wanted: Cause, limits: &Limits) -> Option<Box<Firing>> {
-    match see(aggregate, limits) {
-        Seen::Fault(cause, firing) if cause == wanted => Some(firing),
-        _ => None,
+    if !may_underflow(aggregate) {
+        return None;
     }
+    let (judged, _) = aggregate.judged_gradients();
+    let fault = Fault::of(aggregate, &judged, decide(&judged, limits)?);
+    (fault.cause == wanted).then(|| fault.tell(aggregate, limits))
 }
 
 /// Whether a higher scale would help, and what keeps it from being there.

@@ -2,8 +2,7 @@
 
 use super::Cause;
 use super::decision::{Decision, MEDIAN_NEAR, layer_harmed};
-use super::judged::Judged;
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Judged};
 use crate::numerics::Underflow;
 use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, dynamic_rather_than, headroom, set_scale};
 use crate::rules::scaling::Scaling;

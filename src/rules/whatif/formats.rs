@@ -94,7 +94,7 @@ fn is_asked(summary: &SiteSummary) -> bool {
     let elements = summary.count / summary.samples.max(1);
     Kind::of(summary.site.probe).is_some()
         && elements >= FEWEST_ELEMENTS
-        && summary.site.layer != "scaler"
+        && !summary.site.is_scaled_loss()
         && !is_left_in_fp32(&summary.site)
 }
 

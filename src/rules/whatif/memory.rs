@@ -70,7 +70,7 @@ impl Memory {
             aggregate.sites.iter().any(|s| s.rounding.as_ref().is_some_and(|r| r.unlike_master.is_some()));
         let in_16_bits =
             trained.iter().filter(|t| width(&t.dtype) == Some(2) && t.is_float()).map(|t| t.elements).sum();
-        let outputs = aggregate.sites.iter().filter(|s| s.site.probe == Probe::Activation && s.site.layer != "scaler");
+        let outputs = aggregate.sites.iter().filter(|s| s.site.probe == Probe::Activation && !s.site.is_scaled_loss());
         let latest = outputs.filter_map(|s| Some((s.site.dtype.name().to_owned(), s.latest()?.stats.count)));
         Self {
             parameters: by_dtype(parameters.map(|p| sizes(&p))),

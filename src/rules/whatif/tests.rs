@@ -302,3 +302,18 @@ fn ranks_are_taken_together() {
     assert_eq!((both.scales.low, both.scales.high), (window(&a).scales.low, window(&b).scales.high));
     assert_eq!(both.recommended, window(&b).recommended);
 }
+
+#[test]
+fn a_scaled_loss_is_left_out_and_a_layer_of_the_model_that_is_called_as_it_is_not() {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(1024.0).steps(4, |s, i| {
+        s.applied(1024.0).activation("scaler", "linear", F16, &normal(512, 1.0, i));
+        s.activation("scaler", "scale_loss", F32, &normal(256, 1024.0, i));
+        backward(s, F16, 1.0, i);
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    let layer = whatif.formats.iter().find(|layer| layer.layer == "scaler").expect("the model's layer");
+    assert!(matches!(layer.fits[0], Some([Fit::AsIs, ..])), "{layer:?}");
+    assert!(whatif.memory.activations.iter().all(|held| held.dtype == "f16"), "{:?}", whatif.memory);
+}

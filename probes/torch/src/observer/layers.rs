@@ -18,7 +18,7 @@ pub(super) struct Layers {
 impl Default for Layers {
     fn default() -> Self {
         let mut layers = Self { names: Vec::new(), by_name: HashMap::new() };
-        layers.intern("input");
+        layers.intern(ampdoctor::observation::INPUT);
         layers
     }
 }

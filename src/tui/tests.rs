@@ -9,10 +9,12 @@ use ratatui::backend::TestBackend;
 
 use super::app::Exit;
 use super::keys::BINDINGS;
-use super::testing::scenario::{Fault, records};
+use super::testing::scenario::{Fault, records, sites};
 use super::testing::{Act, END_OF_SCRIPT, Script, app, play, screen, underflow};
 use super::view::Theme;
 use super::world::Command;
+use crate::observation::{Probe, Record, Shadow, ShadowGradient, SiteId};
+use crate::scan::Likeness;
 
 const SMALL: (u16, u16) = (80, 24);
 const LARGE: (u16, u16) = (120, 40);
@@ -25,6 +27,38 @@ fn key(c: char) -> Act {
 /// A run of 120 steps that goes on.
 fn live(fault: Fault) -> Vec<Act> {
     vec![Act::Write(records("demo", fault, 120, false)), Act::Wait(Duration::from_secs(1))]
+}
+
+/// The same, compared with FP32 before its last step: of a layer's weight a third was lost, and of the others nothing.
+fn compared() -> Vec<Act> {
+    let mut records = records("demo", Fault::Underflow("block.0.attn.qk"), 120, false);
+    let whole = Likeness {
+        count: 4096,
+        nonzero: 3000,
+        kept: 3000,
+        dot: 1.0,
+        energy: 1.0,
+        fp32_energy: 1.0,
+        magnitude: 30.0,
+        fp32_magnitude: 30.0,
+        ..Likeness::default()
+    };
+    let faded = Likeness { lost: 1000, kept: 2000, fading: 1900, dot: 0.7, energy: 0.8, lost_energy: 0.2, ..whole };
+    let layers = sites().into_iter().enumerate().filter(|(_, site)| site.probe == Probe::ParamGrad);
+    let gradients = layers.map(|(id, site)| {
+        let likeness = if site.layer == "block.0.attn.qk" { faded } else { whole };
+        ShadowGradient { site: SiteId(id as u32), likeness }
+    });
+    let shadow = Shadow {
+        step: 119,
+        loss_scale: Some(16384.0),
+        loss: Some(0.433),
+        time_ns: 31_000_000,
+        gradients: gradients.collect(),
+        ..Shadow::default()
+    };
+    records.insert(records.len() - 1, Record::Shadow(shadow));
+    vec![Act::Write(records), Act::Wait(Duration::from_secs(1))]
 }
 
 fn then(mut acts: Vec<Act>, more: impl IntoIterator<Item = Act>) -> Vec<Act> {
@@ -43,12 +77,22 @@ fn screens_at_both_sizes() {
         shot("help", screen(size, vec![], then(live(Fault::None), [key('?')])));
         shot("layer", screen(size, underflow(), then(live(Fault::Underflow("block.0.attn.qk")), [ENTER])));
         shot("layer_nan", screen(size, vec![], then(live(Fault::Nan("head")), [ENTER])));
+        shot("layer_shadow", screen(size, underflow(), then(compared(), [ENTER])));
         shot("finding", screen(size, underflow(), then(live(Fault::None), [Act::Key(KeyCode::Tab), ENTER])));
         shot("whatif", screen(size, vec![], then(live(Fault::None), [key('w')])));
         shot("whatif_layers", screen(size, vec![], then(live(Fault::None), [key('w'), Act::Key(KeyCode::PageDown)])));
         shot("instrument", screen(size, vec![], then(live(Fault::None), [key('i')])));
         shot("activations", screen(size, vec![], then(live(Fault::None), [key('t'), key('s')])));
     }
+}
+
+#[test]
+fn the_latest_comparison_with_fp32_stands_with_its_layer_and_only_where_there_was_one() {
+    let at = |acts: Vec<Act>| screen((160, 80), vec![], then(acts, [ENTER]));
+    let line = shown(&at(compared()), "against FP32");
+    // The first layer of the table, of which nothing was lost: nothing was found, so none is above another.
+    assert!(line.contains("against FP32 at step 119: cosine ") && line.contains("lost"), "{line}");
+    assert!(!at(live(Fault::None)).contains("against FP32"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Forward: which layer an operator belongs to, what flows into it, and what comes out.
 
-use ampdoctor::observation::{Probe, SCALE_LOSS, SCALER};
+use ampdoctor::observation::Probe;
 use ampdoctor::scan::{Dtype, Stats};
 
 use super::border::{RawOp, RawTensor};
@@ -8,7 +8,7 @@ use super::integers::{Inexact, repeated};
 use super::layers::{INPUT, LayerId};
 use super::params::Role;
 use super::provenance::argument;
-use super::state::{DATA, Flow, Running, State};
+use super::state::{DATA, Flow, Running, SCALE_LOSS, SCALER, State};
 use super::trace::{Entry, OpId, Operator};
 
 /// Operators that give their input in another format.

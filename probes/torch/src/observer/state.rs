@@ -25,6 +25,9 @@ const MAX_OPERATORS: usize = 200_000;
 const OVERRUN: &str = "more tensors came since the last doctor.step() than one step is given; nothing more is watched until it is called. \
                        Call it once an optimizer step";
 
+/// What the product of loss and loss scale is called, and the layer that it stands under.
+pub(super) use ampdoctor::observation::{SCALE_LOSS, SCALER};
+
 /// What the run's input is called where an operator's name stands.
 pub(super) const DATA: &str = "data";
 

@@ -36,16 +36,19 @@
 //! ## When it stays silent
 //!
 //! * While a scaler finds its scale at the start, and on one that probes its ceiling.
+//! * While the gradients of the steps that are applied leave the scale no room: they have grown, and it is where it has to be.
 //! * On fewer bad batches than the scaler makes good.
 //! * On a scale that a floor of 1 or more, or hysteresis, holds: then rule `scale-floor` says how often.
 //! * On one long streak of skips: that is no bad batch but a fault of the model, and rule `non-finite-origin` or `gradient-overflow` names it.
 //! * With two scalers whose scales cannot be told apart: it says that it cannot tell.
 
-use super::scale_advice::ScaleAdvice;
+use super::scale_advice::{ScaleAdvice, upper_end};
 use super::scale_descent::{Balance, Descent, THRESHOLDS, descent};
 use super::text::{counted, measured, number, said, scale, share};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
+use crate::observation::Probe;
+use crate::scan::Dtype;
 
 /// Below this the scale shrinks gradients instead of lifting them.
 const NO_SCALE_LEFT: f64 = 1.0;
@@ -116,6 +119,9 @@ fn ratchet(aggregate: &Aggregate, limits: &Limits) -> Option<Ratchet> {
     }
     let balance = Balance::of(config, dynamics);
     let descent = descent(dynamics, config, &balance, limits)?;
+    if stands_at_its_ceiling(aggregate, dynamics.scale?) {
+        return None;
+    }
     let drift = balance.drift(descent.p);
     (drift < 0.0).then_some(Ratchet {
         growth_interval: config.growth_interval,
@@ -124,6 +130,15 @@ fn ratchet(aggregate: &Aggregate, limits: &Limits) -> Option<Ratchet> {
         scale: dynamics.scale?,
         descent,
     })
+}
+
+/// Whether the gradients of the steps that were applied leave the scale no room: then they have grown, and it is where it has to be.
+fn stands_at_its_ceiling(aggregate: &Aggregate, scale: f64) -> bool {
+    let gradients =
+        aggregate.sites.iter().filter(|s| s.site.dtype == Dtype::F16 && s.site.probe == Probe::ActivationGrad);
+    let latest = gradients.filter_map(|s| s.recent.iter().rev().find(|sample| sample.stats.non_finite() == 0));
+    let unscaled = latest.filter_map(|sample| Some(sample.stats.max_abs / sample.loss_scale?));
+    upper_end(unscaled.fold(0.0, f64::max)).is_some_and(|ceiling| scale.log2() >= f64::from(ceiling))
 }
 
 fn firing(aggregate: &Aggregate, ratchet: &Ratchet) -> Firing {

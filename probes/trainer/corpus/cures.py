@@ -4,7 +4,7 @@ import shutil
 
 from harness.runs import brief
 
-from .cases import REPLACES
+from .cases import LOST, REPLACES
 from .judge import counts, is_right
 from .references import fp32_losses
 from .settings import OF_THE_DOCTOR, OF_THE_SCALE, applied, without
@@ -43,10 +43,9 @@ def _treated(trial):
 
 def reference(trial, settings, skipped=()):
     """The arguments of the FP32 run that the loss is held against: with the fault, as far as it is one in FP32 too, and without the steps that were skipped.
-
-    A run that was in FP32 before lost nothing by its precision: it is held against the one without the fault.
     """
-    stays = trial.case.fault and trial.case.cure != REPLACES and trial.precision != "fp32"
+    stays = trial.case.fault and trial.case.cure not in (REPLACES, LOST)
+    skipped = [*skipped, trial.onset] if trial.case.cure == LOST else skipped
     faulty = ("--fault", trial.planted(), "--keep-settings") if stays else ()
     lasting = {name: value for name, value in settings.items() if name in IN_FP32}
     arguments = applied((*trial.base(), *trial.case.arguments, *faulty), {"precision": "fp32", **lasting})

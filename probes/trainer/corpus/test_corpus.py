@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from corpus import page, tables
-from corpus.cases import CASES, MIDDLE, PLANTED, REPLACES, Case
+from corpus.cases import CASES, LOST, MIDDLE, PLANTED, REPLACES, Case
 from corpus.cures import reference
 from corpus.detection import first_stood
 from corpus.frames import Recording
@@ -206,8 +206,9 @@ class Cures(unittest.TestCase):
         self.assertEqual(reference(trial(), {}, [3, 70])[-2:], ("--leave-out", "3,70"))
         self.assertNotIn("--leave-out", reference(trial(), {}))
 
-    def test_a_run_in_fp32_is_held_against_the_one_without_the_fault(self):
-        self.assertNotIn("--fault", reference(trial()._replace(precision="fp32"), {"clip": 1}))
+    def test_a_batch_of_which_the_remedy_leaves_nothing_is_left_out_of_fp32(self):
+        arguments = reference(trial(cure=LOST), {"clip": 1})
+        self.assertEqual((arguments[-2:], "--fault" in arguments), (("--leave-out", "80"), False))
 
     def test_fp32_is_trained_once_for_all_that_are_held_against_it(self):
         trained = []

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::observation::ScalerConfig;
+use crate::observation::scenario::Scenario;
 use crate::rules::Diagnosis;
 use crate::rules::scale_simulation::{SimulatedScaler, Uniform, median, number, settings, simulate};
+use crate::rules::silence::{diagnose, found};
 
 /// Batches of which this share is bad at any scale, below a ceiling of 2^15 that noise of half an octave blurs.
 fn bad_batches(p: f64, seed: u64) -> impl FnMut(f64) -> bool {
@@ -240,4 +242,23 @@ fn the_figures_of_the_page() {
         };
         println!("t3 of {width}: {} in 20", (0..20).filter(|&seed| found(seed)).count());
     }
+}
+
+#[test]
+fn gradients_that_grow_take_the_scale_down_and_no_batch_is_to_blame() {
+    // Every eighth step is skipped, and halves the scale: as bad batches have it, and as gradients that double in eight steps.
+    let fired = |grow: bool| {
+        let mut run = Scenario::new();
+        run.scaler_config(settings(2000)).steps(80, |s, i| {
+            let scale = 65536.0 * 0.5f64.powi((i / 8) as i32);
+            let held = if grow { 60_000.0 * ((i % 8) as f64 / 8.0 - 1.0).exp2() } else { 0.1 * scale };
+            s.loss(1.0);
+            match i % 8 {
+                7 => s.skipped(scale, scale / 2.0).gradient("fc", "linear", Dtype::F16, &[f64::NAN; 64]),
+                _ => s.applied(scale).gradient("fc", "linear", Dtype::F16, &[held; 64]),
+            };
+        });
+        found(&diagnose(&run)).contains(&"AMP302")
+    };
+    assert!(fired(false) && !fired(true));
 }

@@ -47,8 +47,6 @@ use super::scale_descent::{Balance, Descent, THRESHOLDS, descent};
 use super::text::{counted, measured, number, said, scale, share};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
-use crate::observation::Probe;
-use crate::scan::Dtype;
 
 /// Below this the scale shrinks gradients instead of lifting them.
 const NO_SCALE_LEFT: f64 = 1.0;
@@ -135,7 +133,7 @@ fn ratchet(aggregate: &Aggregate, limits: &Limits) -> Option<Ratchet> {
 /// Whether the gradients of the steps that were applied leave the scale no room: then they have grown, and it is where it has to be.
 fn stands_at_its_ceiling(aggregate: &Aggregate, scale: f64) -> bool {
     let gradients =
-        aggregate.sites.iter().filter(|s| s.site.dtype == Dtype::F16 && s.site.probe == Probe::ActivationGrad);
+        aggregate.sites.iter().filter(|s| s.site.probe.is_gradient() && aggregate.went_through_fp16(&s.site));
     let latest = gradients.filter_map(|s| s.recent.iter().rev().find(|sample| sample.stats.non_finite() == 0));
     let unscaled = latest.filter_map(|sample| Some(sample.stats.max_abs / sample.loss_scale?));
     upper_end(unscaled.fold(0.0, f64::max)).is_some_and(|ceiling| scale.log2() >= f64::from(ceiling))

@@ -6,6 +6,7 @@ use crate::observation::scenario::Scenario;
 use crate::rules::Diagnosis;
 use crate::rules::scale_simulation::{SimulatedScaler, Uniform, median, number, settings, simulate};
 use crate::rules::silence::{diagnose, found};
+use crate::scan::Dtype;
 
 /// Batches of which this share is bad at any scale, below a ceiling of 2^15 that noise of half an octave blurs.
 fn bad_batches(p: f64, seed: u64) -> impl FnMut(f64) -> bool {

@@ -134,8 +134,8 @@ fn ratchet(aggregate: &Aggregate, limits: &Limits) -> Option<Ratchet> {
 fn stands_at_its_ceiling(aggregate: &Aggregate, scale: f64) -> bool {
     let gradients =
         aggregate.sites.iter().filter(|s| s.site.probe.is_gradient() && aggregate.went_through_fp16(&s.site));
-    let latest = gradients.filter_map(|s| s.recent.iter().rev().find(|sample| sample.stats.non_finite() == 0));
-    let unscaled = latest.filter_map(|sample| Some(sample.stats.max_abs / sample.loss_scale?));
+    let finite = gradients.flat_map(|s| &s.recent).filter(|sample| sample.stats.non_finite() == 0);
+    let unscaled = finite.filter_map(|sample| Some(sample.stats.max_abs / sample.loss_scale?));
     upper_end(unscaled.fold(0.0, f64::max)).is_some_and(|ceiling| scale.log2() >= f64::from(ceiling))
 }
 

@@ -26,6 +26,7 @@ def cured(programs, trial, settings, faulty_loss):
     return {
         "gone": not any(is_right(trial)(finding) for finding in left),
         "left": [brief(finding) for finding in left],
+        "seed": trial.seed,
         "loss": summary["loss"],
         "skips": summary["skips"],
         "steps": summary["steps"],

@@ -18,7 +18,8 @@ the runs. A step that the scaler skipped is left out of FP32's run too; *skipped
 
 Training is chaotic: a rounding at the first step moves the loss at the last. So each FP32 run is trained three times, its learning rate
 moved by 2^-11, as much as FP16 rounds, and the loss is held against the mean of these. *Noise* is what their spread lets
-the ratio differ by (one standard deviation). A difference of up to {sigmas:g} of it is seed noise, a larger one differs."""
+the ratio differ by (one standard deviation); it averages out over seeds, not over the layers of one. A difference of up to {sigmas:g}
+of it is seed noise, a larger one differs."""
 
 
 def remedies(results):
@@ -51,11 +52,18 @@ def log_ratio(cures, which):
 
 
 def noise_of(cures):
-    """The standard deviation of `log_ratio`, were nothing but rounding in it: of each run's loss, and of the mean it is held against."""
+    """The standard deviation of `log_ratio`, were nothing but rounding in it: of each run's loss, and of the mean it is held against.
+
+    Runs of one seed, as of a fault in several layers, go nearly the same way: their noise adds up, and only that of seeds averages out.
+    """
     if not cures:
         return math.nan
-    variances = (statistics.variance(logs) * (1 + 1 / len(logs)) for logs in map(_logs, cures))
-    return math.sqrt(sum(variances)) / len(cures)
+    of_seed = {}
+    for cure in cures:
+        logs = _logs(cure)
+        deviation = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+        of_seed[cure["seed"]] = of_seed.get(cure["seed"], 0.0) + deviation
+    return math.hypot(*of_seed.values()) / len(cures)
 
 
 def verdict(ratio, noise):

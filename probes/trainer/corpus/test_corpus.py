@@ -221,10 +221,13 @@ class Cures(unittest.TestCase):
         self.assertEqual(len({arguments[-2] for arguments in trained[1:]}), len(trained) - 1)
 
     def test_a_difference_is_held_against_what_a_rounding_makes_of_fp32(self):
-        cure = {"loss": 1.06, "faulty_loss": "NaN", "fp32_losses": [1.0, 1.02, 0.98, 1.03, 0.97, 1.0, 1.0]}
+        cure = {"seed": 6, "loss": 1.06, "faulty_loss": "NaN", "fp32_losses": [1.0, 1.02, 0.98, 1.03, 0.97, 1.0, 1.0]}
         said = verdict(log_ratio([cure], "loss"), noise_of([cure]))
         self.assertRegex(said, r"within seed noise \(2.\d sigma\)")
-        self.assertRegex(verdict(log_ratio([cure] * 3, "loss"), noise_of([cure] * 3)), r"differs \(4.\d sigma\)")
+        three = [dict(cure, seed=seed) for seed in (6, 7, 8)]
+        self.assertRegex(verdict(log_ratio(three, "loss"), noise_of(three)), r"differs \(4.\d sigma\)")
+        # Three layers with one seed tell no more than one.
+        self.assertAlmostEqual(noise_of([cure] * 3), noise_of([cure]))
         self.assertEqual(verdict(0.009, 1e-6), "within 1 %")
         self.assertEqual(verdict(log_ratio([cure], "faulty_loss"), 0.1), "not finite")
 
@@ -267,7 +270,7 @@ class Margins(unittest.TestCase):
 class Page(unittest.TestCase):
     def results(self):
         right = dict(judged(trial(cure="replaces"), report(finding()), 82), ok=True)
-        right["cure"] = {"gone": True, "left": [], "loss": 1.001, "fp32_losses": [1.0, 1.0], "faulty_loss": "NaN", "skips": 2, "steps": 100}
+        right["cure"] = {"seed": 6, "gone": True, "left": [], "loss": 1.001, "fp32_losses": [1.0, 1.0], "faulty_loss": "NaN", "skips": 2, "steps": 100}
         right["set"] = {"init_scale": 8192.0}
         wrong = dict(judged(trial(), report(finding("AMP302", "")), None), ok=True)
         alarm = {"ok": True, "group": "converged", "way": "every-1", "findings": ["AMP201 fc1 @3 (error)"], "right": False,

@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::exploding_updates::SKIPPED_BEFORE;
 use super::{Finding, Severity, Value};
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
@@ -53,7 +54,10 @@ const JUMP_OF_SOMETHING: &str = "AMP701 of something";
 /// A loss that is reported with its scale: nothing happened to the run.
 const JUMP_IN_THE_REPORT: &str = "AMP701 in the report";
 
-/// The finding as the table names it: its code, and for a jump of the loss what made it.
+/// An update that exploded when the scale had come down so far that a gradient which had overflowed fits.
+const EXPLODED_AFTER_OVERFLOW: &str = "AMP403 after an overflow";
+
+/// The finding as the table names it: its code, and for a jump of the loss and an update that exploded what made it.
 fn name_of(finding: &Finding) -> &'static str {
     let made_by = finding.evidence.iter().find(|e| e.name == "cause").map(|e| &e.value);
     match made_by {
@@ -62,6 +66,9 @@ fn name_of(finding: &Finding) -> &'static str {
             "unknown" | "data" => JUMP_OF_SOMETHING,
             _ => JUMP_IN_THE_REPORT,
         },
+        _ if finding.code == "AMP403" && finding.evidence.iter().any(|e| e.name == SKIPPED_BEFORE) => {
+            EXPLODED_AFTER_OVERFLOW
+        }
         _ => finding.code,
     }
 }
@@ -135,6 +142,13 @@ const ROWS: &[Row] = {
                 NOT_LEARNING,
             ],
         ),
+        // Not AMP701, which explains overflows of gradients itself: where one is told here, the weights are ruined, and the loss is seldom finite.
+        row(
+            EXPLODED_AFTER_OVERFLOW,
+            Anywhere,
+            Ever,
+            &[&["AMP105", "AMP410"], LARGE_ACTIVATIONS, FADING_GRADIENTS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING],
+        ),
         row(
             "AMP701",
             Anywhere,
@@ -175,6 +189,7 @@ const ROWS: &[Row] = {
         row("AMP502", Anywhere, Ever, &[&["AMP704"]]),
         // Backward, and the scale that is lowered for it.
         row("AMP202", Back, While, &[&["AMP202"]]),
+        row("AMP202", Anywhere, While, &[&[EXPLODED_AFTER_OVERFLOW]]),
         row("AMP202", Here, Whenever, &[&["AMP204"]]),
         row("AMP202", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS]),
         row("AMP202", Anywhere, Ever, &[NOT_FINITE, NOT_LEARNING]),

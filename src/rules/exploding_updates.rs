@@ -115,6 +115,11 @@ const SOUND: Threshold = Threshold::new(
     "An update of 1 % of the weights is at the upper end of healthy runs; the learning rate that is named aims at it.",
 );
 
+/// Steps in a row that a scaler has to withhold before the update for it to be that of the gradient that overflowed.
+const WITHHELD: usize = 4;
+/// The evidence that says so.
+pub(super) const SKIPPED_BEFORE: &str = "skipped_steps_before";
+
 /// See the page of the rule.
 pub struct ExplodingUpdates;
 
@@ -232,13 +237,19 @@ impl Explosion<'_> {
             probe: Some(Probe::Update),
             since: self.step.step,
             strength: self.ratio,
-            evidence: self.evidence(harm),
+            evidence: self.evidence(aggregate, harm),
             explanation: format!("{} {} {}", self.what(), cause.text(), what_followed(harm)),
             remedy: self.remedy(aggregate, &cause),
         }
     }
 
-    fn evidence(&self, harm: Harm) -> Vec<Evidence> {
+    /// Steps that a scaler withheld right before: what it then let through is what had overflowed, at a scale at which it fits.
+    fn withheld_before(&self, aggregate: &Aggregate) -> usize {
+        let earlier = aggregate.losses.recent.iter().rev().skip_while(|at| at.step >= self.step.step);
+        earlier.take_while(|at| at.skipped).count()
+    }
+
+    fn evidence(&self, aggregate: &Aggregate, harm: Harm) -> Vec<Evidence> {
         let mut evidence = vec![measured("update_over_weights", self.ratio)];
         evidence.extend(self.before.map(|(_, usual)| measured("update_over_weights_before", usual)));
         if let Harm::LossRose(before, after) | Harm::NoProgress(before, after) = harm {
@@ -249,6 +260,8 @@ impl Explosion<'_> {
         evidence.extend(self.step.gradient_norm.map(|g| measured("gradient_norm", g)));
         evidence.extend(self.before.and_then(|(s, _)| s.gradient_norm).map(|g| measured("gradient_norm_before", g)));
         evidence.push(counted("step_of_the_jump", self.step.step));
+        let withheld = self.withheld_before(aggregate);
+        evidence.extend((withheld >= WITHHELD).then(|| counted(SKIPPED_BEFORE, withheld as u64)));
         evidence
     }
 

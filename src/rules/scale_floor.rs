@@ -155,7 +155,8 @@ fn firing(
     let site = culprit(aggregate).map(|s| &s.site);
     Firing {
         severity,
-        layer: site.map_or(String::new(), |s| s.layer.clone()),
+        // The scale is the run's. Which layer overflows at it changes as it falls, and is told in words: else one fall would be several findings.
+        layer: String::new(),
         operator: site.map_or(String::new(), |s| s.operator.clone()),
         probe: site.map(|s| s.probe),
         since,
@@ -249,7 +250,8 @@ mod tests {
         let d = diagnose(&overflowing(65536.0, Some(1024.0), 1.0, 30));
         assert_eq!(found(&d), ["AMP303"], "{:#?}", d.findings());
         let f = &d.findings()[0];
-        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "fc", 6));
+        assert_eq!((f.severity, f.layer.as_str(), f.onset_step), (Severity::Error, "", 6));
+        assert!(f.explanation.contains("that of `fc/linear`"), "{}", f.explanation);
         assert!(f.explanation.contains("with the scale at its floor, 1024 (2^10)"), "{}", f.explanation);
         assert!(f.remedy.text.starts_with("Lower the floor, `min_scale`, from 1024 (2^10) to 1"), "{}", f.remedy.text);
         assert_eq!(f.remedy.set[0].name, "min_scale");
@@ -285,6 +287,26 @@ mod tests {
         });
         let d = diagnose(&run);
         assert!(!found(&d).is_empty() && !found(&d).contains(&"AMP303"), "{:#?}", d.findings());
+    }
+
+    #[test]
+    fn a_fall_in_which_one_layer_after_the_other_overflows_is_one_finding() {
+        let mut run = Scenario::new();
+        run.scaler_config(settings(2000)).steps(40, |s, i| {
+            let scale = 2f64.powi(16 - i as i32);
+            s.loss(1.0).skipped(scale, scale / 2.0);
+            // fc2 is nearer the loss, and fits once the scale has come down far enough.
+            for (layer, fits) in [("fc2", i > 22), ("fc1", false)] {
+                let mut gradient = normal(256, 1e-2, i);
+                if !fits {
+                    gradient[..64].fill(f64::INFINITY);
+                }
+                s.activation(layer, "linear", F16, &normal(64, 1.0, i)).gradient(layer, "linear", F16, &gradient);
+            }
+        });
+        let all: Vec<_> =
+            diagnose(&run).findings().iter().flat_map(|f| f.with_consequences()).map(|f| f.code).collect();
+        assert_eq!(all.iter().filter(|code| **code == "AMP303").count(), 1, "{all:?}");
     }
 
     #[test]

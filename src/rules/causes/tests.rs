@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::observation::scenario::{Scenario, normal};
-use crate::rules::text::said;
+use crate::rules::text::{counted, said};
 use crate::rules::{Diagnosis, find};
 use crate::scan::Dtype::F16;
 
@@ -16,6 +16,10 @@ fn found(name: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Fi
         JUMP_IN_THE_REPORT => "loss scale reported with the loss",
         _ => "learning rate",
     };
+    let mut evidence = vec![said("cause", made_by)];
+    if name == EXPLODED_AFTER_OVERFLOW {
+        evidence = vec![counted(SKIPPED_BEFORE, 8)];
+    }
     Finding {
         code: &name[..6],
         name: "made-up",
@@ -25,7 +29,7 @@ fn found(name: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Fi
         probe: None,
         onset_step,
         last_step,
-        evidence: vec![said("cause", made_by)],
+        evidence,
         explanation: String::new(),
         remedy: "".into(),
         consequences: Vec::new(),
@@ -113,6 +117,17 @@ fn steps_that_are_too_large_explain_what_overflows_after_them() {
     before[2].onset_step = 20;
     // What follows from the overflow as well as from the update is told where it is nearer.
     assert_eq!(told(before, &run(1)), ["AMP403: AMP701, AMP501 c, AMP303", "AMP101 a"]);
+}
+
+#[test]
+fn a_gradient_that_overflowed_and_then_fits_is_one_finding_with_the_update_that_it_makes() {
+    let findings =
+        |update| vec![found("AMP202", "b", 60, 85), found(update, "", 86, 119), found("AMP703", "", 87, 119)];
+    assert_eq!(told(findings(EXPLODED_AFTER_OVERFLOW), &run(1)), ["AMP202 b: AMP403, AMP703"]);
+    // An update that exploded by itself long after is a fault of its own.
+    let mut late = findings("AMP403");
+    late[1].onset_step = 150;
+    assert_eq!(told(late, &run(1))[1], "AMP403");
 }
 
 #[test]

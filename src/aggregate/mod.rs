@@ -1,5 +1,6 @@
 //! A run in bounded memory, whatever its length.
 
+mod averages;
 mod descent;
 mod judged;
 mod losses;
@@ -16,6 +17,7 @@ mod timeline;
 mod unscaled;
 mod weights;
 
+pub use averages::{Average, AverageStep, Averages};
 pub use judged::Judged;
 pub(crate) use losses::median;
 pub use losses::{Loss, Losses};
@@ -67,6 +69,8 @@ pub struct Aggregate {
     pub metrics: Metrics,
     /// How the optimizer moves the weights.
     pub weights: Weights,
+    /// Moving averages of the weights that are held in 16 bits.
+    pub averages: Averages,
     /// What comparisons with FP32 showed.
     pub shadows: Shadows,
     /// What was sampled and what was lost.
@@ -210,6 +214,7 @@ impl Aggregate {
         self.recipe.push(&step, self.scaler_config.as_ref(), &self.sites);
         self.metrics.push(&step);
         self.weights.push(&step, &self.sites);
+        self.averages.push(&step, &self.sites);
         self.timeline.push(&step);
         self.latest = Some(step);
     }

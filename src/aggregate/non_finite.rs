@@ -332,7 +332,7 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                 found.parameter = Some((observation.site, !before));
             }
             Probe::Buffer => found.buffers.push(observation.site),
-            Probe::ParamGrad | Probe::Param | Probe::Update | Probe::OptimizerState => {}
+            Probe::ParamGrad | Probe::Param | Probe::Update | Probe::OptimizerState | Probe::Average => {}
         }
     }
     if found.backward.is_none() {

@@ -159,7 +159,7 @@ impl SiteSummary {
         }
         self.count_unscaled(step, stats);
         self.count_extremes(stats, is_bad);
-        if !matches!(self.site.probe, Probe::Buffer | Probe::OptimizerState) {
+        if !matches!(self.site.probe, Probe::Buffer | Probe::OptimizerState | Probe::Average) {
             self.maxima.push(step.index, stats.max_abs, is_bad);
         }
         if let Some(rounding) = &observation.rounding {
@@ -220,7 +220,7 @@ impl SiteSummary {
             Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad | Probe::Update => {
                 self.step_max.record(stats.max_abs, is_bad);
             }
-            Probe::Param | Probe::Buffer | Probe::OptimizerState => {}
+            Probe::Param | Probe::Buffer | Probe::OptimizerState | Probe::Average => {}
         }
     }
 }

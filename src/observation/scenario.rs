@@ -323,6 +323,20 @@ impl StepBuilder<'_> {
         self.observe(site(layer, operator, tensor, Probe::OptimizerState, Dtype::F32), values)
     }
 
+    /// A moving average of a parameter, after the step; the rounding says what its format left of the step towards the parameter.
+    pub fn average(
+        &mut self,
+        layer: &str,
+        tensor: &str,
+        dtype: Dtype,
+        values: &[f64],
+        decay: f64,
+        rounding: Rounding,
+    ) -> &mut Self {
+        self.observe(site(layer, "lerp_", tensor, Probe::Average, dtype), values);
+        self.argument(decay).rounding(rounding)
+    }
+
     /// Says that the activation added last was computed from these, each the label of the latest activation or parameter added under it;
     /// one that there is not is an input that was not observed.
     pub fn from(&mut self, labels: &[&str]) -> &mut Self {

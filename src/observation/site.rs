@@ -35,11 +35,13 @@ pub enum Probe {
     Buffer,
     /// A tensor of the optimizer's own (a moment, a momentum) as it went into a parameter's update; observed only where it is not finite.
     OptimizerState,
+    /// A moving average of a parameter that the loop keeps, after the step; observed only where it is held in FP16 or BF16.
+    Average,
 }
 
 impl Probe {
     /// All probes, in the order in which reports list them.
-    pub const ALL: [Probe; 8] = [
+    pub const ALL: [Probe; 9] = [
         Probe::Activation,
         Probe::ActivationGrad,
         Probe::CastGrad,
@@ -48,6 +50,7 @@ impl Probe {
         Probe::Update,
         Probe::Buffer,
         Probe::OptimizerState,
+        Probe::Average,
     ];
 
     /// The name used in reports: `activation`, `activation_grad`, ...
@@ -61,6 +64,7 @@ impl Probe {
             Probe::Update => "update",
             Probe::Buffer => "buffer",
             Probe::OptimizerState => "optimizer_state",
+            Probe::Average => "average",
         }
     }
 
@@ -75,6 +79,7 @@ impl Probe {
             Probe::Update => "an update",
             Probe::Buffer => "a buffer",
             Probe::OptimizerState => "the optimizer's state",
+            Probe::Average => "a moving average",
         }
     }
 

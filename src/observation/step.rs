@@ -14,13 +14,13 @@ pub enum Tier {
     Full,
 }
 
-/// What low precision did to the step of one parameter.
+/// What low precision did to the step of one parameter, or of its moving average.
 ///
-/// Of an update: `stepped`, `without_masters`, `decay`. Of a parameter that is written back from an FP32 copy: `unlike_master`.
+/// Of an update: `stepped`, `without_masters`, `decay`. Of a moving average: `stepped`, `unmoved`. Of a parameter that is written back from an FP32 copy: `unlike_master`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rounding {
-    /// What the format of the parameter that the optimizer stepped left of the update; of FP16 and BF16 parameters. `None` where the
-    /// update that was intended is not known.
+    /// What the format of the parameter that the optimizer stepped left of the update; of FP16 and BF16 parameters. Of a moving average: what its
+    /// format left of the step towards the parameter. `None` where what was intended is not known.
     pub stepped: Option<Fidelity>,
     /// What the format of the model's weights would have left of the update, had the optimizer stepped them and not their FP32 copies.
     pub without_masters: Option<Fidelity>,
@@ -28,6 +28,8 @@ pub struct Rounding {
     pub decay: Option<Fidelity>,
     /// Elements that were not what the parameter's FP32 copy rounds to when forward read them.
     pub unlike_master: Option<u64>,
+    /// Of the step of a moving average: the part of `stepped.energy` that was meant for elements that did not change.
+    pub unmoved: Option<f64>,
 }
 
 impl Rounding {
@@ -42,17 +44,20 @@ impl Rounding {
         if let Some(unlike) = other.unlike_master {
             self.unlike_master = Some(self.unlike_master.unwrap_or(0).saturating_add(unlike));
         }
+        if let Some(unmoved) = other.unmoved {
+            self.unmoved = Some(self.unmoved.unwrap_or(0.0) + unmoved);
+        }
     }
 }
 
-/// How an activation was made.
+/// How an activation was made, or a moving average.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Provenance {
     /// The floating-point tensors that went into its operator, in the order of the arguments: the site of an activation observed before it in
     /// this step, or of a parameter; `None` for what is not observed.
     pub inputs: Vec<Option<SiteId>>,
     /// The first number among the arguments of an operator that computes with it: the summand of `add`, the exponent of `pow`, the dimension of
-    /// `softmax`.
+    /// `softmax`. Of a moving average: its decay.
     pub argument: Option<f64>,
     /// Of integers that this format cannot hold: elements that are not what they were before.
     pub inexact: Option<u64>,
@@ -69,9 +74,9 @@ pub struct Observation {
     pub inherited: bool,
     /// For an activation gradient: the site of the operator whose backward computed it (the consumer of the activation), where known.
     pub via: Option<SiteId>,
-    /// What low precision did to the step, of updates and parameters where there is something to say; boxed, since most have not.
+    /// What low precision did to the step, of updates, parameters and moving averages where there is something to say; boxed, since most have not.
     pub rounding: Option<Box<Rounding>>,
-    /// For an activation: how it was made, where that was recorded.
+    /// For an activation or a moving average: how it was made, where that was recorded.
     pub provenance: Option<Box<Provenance>>,
 }
 

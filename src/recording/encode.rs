@@ -70,6 +70,7 @@ fn probe(probe: Probe) -> schema::Probe {
         Probe::Update => schema::Probe::Update,
         Probe::Buffer => schema::Probe::Buffer,
         Probe::OptimizerState => schema::Probe::OptimizerState,
+        Probe::Average => schema::Probe::Average,
     }
 }
 
@@ -148,6 +149,7 @@ fn rounding(rounding: &Rounding) -> schema::Rounding {
         without_masters: rounding.without_masters.map(fidelity),
         decay: rounding.decay.map(fidelity),
         unlike_master: rounding.unlike_master,
+        unmoved: rounding.unmoved,
     }
 }
 

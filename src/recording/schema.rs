@@ -191,14 +191,14 @@ pub struct Observation {
     /// For an activation gradient: the site whose backward computed it, where known.
     #[prost(uint32, optional, tag = "4")]
     pub via: ::core::option::Option<u32>,
-    /// For updates and parameters, where there is something to say.
+    /// For updates, parameters and moving averages, where there is something to say.
     #[prost(message, optional, tag = "5")]
     pub rounding: ::core::option::Option<Rounding>,
-    /// For an activation: how it was made.
+    /// For an activation or a moving average: how it was made.
     #[prost(message, optional, tag = "6")]
     pub provenance: ::core::option::Option<Provenance>,
 }
-/// How an activation was made.
+/// How an activation or a moving average was made.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Provenance {
     /// The floating-point tensors that went into its operator, in the order of the arguments: 1 + the Site.id of an activation observed
@@ -206,7 +206,7 @@ pub struct Provenance {
     #[prost(uint32, repeated, tag = "1")]
     pub inputs: ::prost::alloc::vec::Vec<u32>,
     /// The first number among the arguments of an operator that computes with it: the summand of "add", the exponent of "pow", the
-    /// dimension of "softmax".
+    /// dimension of "softmax". Of a moving average: its decay.
     #[prost(double, optional, tag = "2")]
     pub argument: ::core::option::Option<f64>,
     /// Of integers that this format cannot hold: elements that are not what they were before.
@@ -216,7 +216,7 @@ pub struct Provenance {
 /// What low precision did to the step of one parameter.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Rounding {
-    /// Of an update of an f16 or bf16 parameter: what its format left of it. Absent where the intended update is not known.
+    /// Of an update of an f16 or bf16 parameter, and of the step of a moving average: what its format left of it. Absent where what was intended is not known.
     #[prost(message, optional, tag = "1")]
     pub stepped: ::core::option::Option<Fidelity>,
     /// Of an update of an f32 copy: what the format of the model's weights would have left of it.
@@ -228,6 +228,9 @@ pub struct Rounding {
     /// Of a parameter that is written back from an f32 copy: elements that were not what the copy rounds to when forward read them.
     #[prost(uint64, optional, tag = "4")]
     pub unlike_master: ::core::option::Option<u64>,
+    /// Of the step of a moving average: the part of stepped.energy that was meant for elements that did not change.
+    #[prost(double, optional, tag = "5")]
+    pub unmoved: ::core::option::Option<f64>,
 }
 /// What rounding left of an update; phi = dot / energy.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -594,6 +597,8 @@ pub enum Probe {
     Buffer = 7,
     /// A tensor of the optimizer's own (a moment, a momentum) as it went into a parameter's update; written only where it is not finite.
     OptimizerState = 8,
+    /// A moving average of a parameter that the loop keeps, after the step; written only where it is held in f16 or bf16.
+    Average = 9,
 }
 impl Probe {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -611,6 +616,7 @@ impl Probe {
             Self::Update => "PROBE_UPDATE",
             Self::Buffer => "PROBE_BUFFER",
             Self::OptimizerState => "PROBE_OPTIMIZER_STATE",
+            Self::Average => "PROBE_AVERAGE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -625,6 +631,7 @@ impl Probe {
             "PROBE_UPDATE" => Some(Self::Update),
             "PROBE_BUFFER" => Some(Self::Buffer),
             "PROBE_OPTIMIZER_STATE" => Some(Self::OptimizerState),
+            "PROBE_AVERAGE" => Some(Self::Average),
             _ => None,
         }
     }

@@ -159,7 +159,7 @@ fn observations(stats: Stats, applied: bool) -> Vec<Observation> {
     let with = |site, rounding| Observation { rounding: Some(Box::new(rounding)), ..Observation::new(site, finite()) };
     let kept = |dead, dot| Some(Fidelity { intended: 4, dead, non_finite: 0, dot, energy: 1.0 });
     let (stepped, without_masters, decay) = (kept(1, 0.75), kept(3, 0.25), kept(4, 0.0));
-    let update = with(SiteId(2), Rounding { stepped, without_masters, decay, unlike_master: None });
+    let update = with(SiteId(2), Rounding { stepped, without_masters, decay, ..Rounding::default() });
     let param = with(SiteId(3), Rounding { unlike_master: Some(1), ..Rounding::default() });
     let mut all = vec![Observation::new(SiteId(0), stats)];
     if applied {

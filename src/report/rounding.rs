@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use super::number::{percent, readable};
 use super::{Rank, Run};
-use crate::observation::{Rounding, Site};
+use crate::observation::{Probe, Rounding, Site};
 use crate::scan::Fidelity;
 
 /// What low precision did to the steps of one parameter over the run.
@@ -44,8 +44,9 @@ impl<'a> TensorRounding<'a> {
         let Rounding { stepped, without_masters, decay, .. } = self.rounding;
         let format = self.site.dtype.name();
         let name = &self.site.tensor;
+        let what = if self.site.probe == Probe::Average { "the steps of its moving average" } else { "its updates" };
         let mut lines = Vec::new();
-        lines.extend(stepped.and_then(|f| kept(&f)).map(|k| format!("{name}: what {format} kept of its updates: {k}")));
+        lines.extend(stepped.and_then(|f| kept(&f)).map(|k| format!("{name}: what {format} kept of {what}: {k}")));
         lines.extend(
             decay.and_then(|f| kept(&f)).map(|k| format!("{name}: what {format} kept of its weight decay: {k}")),
         );

@@ -25,6 +25,7 @@ mod inexact_integers;
 mod limits;
 mod loss_jump;
 mod loss_not_finite;
+mod lost_moving_average;
 mod lost_weight_decay;
 mod masked_row;
 mod missing_masters;

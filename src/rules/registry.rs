@@ -4,12 +4,13 @@ use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
     clip_before_unscale, dead_updates, evaluation_worse, exploding_updates, flat_loss, gradient_headroom,
     gradient_overflow, gradient_underflow, gradient_unlike_fp32, half_loss_scaled, inexact_integers, loss_jump,
-    loss_not_finite, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer, no_loss_scale,
-    non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer, scale_changed_between_optimizers,
-    scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet, scale_runaway, scale_thrash,
-    scaled_loss_reported, scaler_not_restored, scheduler_ahead, silent_zeros, stale_gradients, stalled_updates,
-    starved_layers, static_scale_wrong, step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice,
-    update_misplaced, update_missing, updates_below_normal, useless_scaler, vanishing_eps, weights_beyond_fp16,
+    loss_not_finite, lost_moving_average, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer,
+    no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer,
+    scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet,
+    scale_runaway, scale_thrash, scaled_loss_reported, scaler_not_restored, scheduler_ahead, silent_zeros,
+    stale_gradients, stalled_updates, starved_layers, static_scale_wrong, step_on_scaled_gradients, unmoved_weights,
+    unsafe_operator, unscale_twice, update_misplaced, update_missing, updates_below_normal, useless_scaler,
+    vanishing_eps, weights_beyond_fp16,
 };
 
 /// All rules, by code.
@@ -45,6 +46,7 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &stalled_updates::StalledUpdates,
         &vanishing_eps::VanishingEps,
         &unmoved_weights::UnmovedWeights,
+        &lost_moving_average::LostMovingAverage,
         &weights_beyond_fp16::WeightsBeyondFp16,
         &missing_masters::MissingMasters,
         &non_finite_origin::NonFiniteOrigin,
@@ -122,6 +124,7 @@ mod tests {
         AMP406 stalled-updates warning
         AMP407 vanishing-eps error
         AMP408 unmoved-weights error
+        AMP409 lost-moving-average warning
         AMP410 weights-beyond-fp16 error
         AMP411 missing-masters error
         AMP501 non-finite-origin error

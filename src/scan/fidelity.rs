@@ -143,6 +143,19 @@ pub fn fidelity(dtype: Dtype, before: &[u8], after: &[u8], intended: &[f32]) -> 
     sum
 }
 
+/// The part of the energy of `intended`, the sum of its squares, that was meant for elements that did not change; of the finite ones. The arguments are those
+/// of [`fidelity`].
+///
+/// # Panics
+/// If the three do not have the same number of elements.
+pub fn unmoved_energy(dtype: Dtype, before: &[u8], after: &[u8], intended: &[f32]) -> f64 {
+    assert_eq!(before.len(), after.len(), "the memory before and after a change has one length");
+    assert_eq!(before.len(), intended.len() * dtype.size(), "one intended change for each element");
+    let elements = before.chunks(dtype.size()).zip(after.chunks(dtype.size())).zip(intended);
+    let unmoved = elements.filter(|((before, after), intended)| before == after && intended.is_finite());
+    unmoved.map(|(_, intended)| f64::from(*intended) * f64::from(*intended)).sum()
+}
+
 /// What `weights`' format would have left of the change from `before` to `after`, both memory of an `f32` tensor, had the optimizer
 /// stepped weights of that format: `round(round(before) + change) - round(before)` in place of the change.
 ///
@@ -250,6 +263,17 @@ mod tests {
             assert!((d - dead).abs() < 0.006, "{size:e}: {d:.4} dead, not {dead}");
             assert!((p - phi).abs() < 0.006 && (p / phi - 1.0).abs() < 0.06, "{size:e}: phi {p:.4}, not {phi}");
         }
+    }
+
+    #[test]
+    fn what_moves_too_far_makes_up_for_nothing_in_what_does_not_move() {
+        let before = bytes(Dtype::F16, [1.0, 1.0, 1.0].into_iter());
+        let intended = [2e-4, 6e-4, f32::INFINITY];
+        let after = bytes(Dtype::F16, [1.0 + 2e-4, 1.0 + 6e-4, 1.0].into_iter());
+        let f = fidelity(Dtype::F16, &before, &after, &intended);
+        assert!(f.phi().unwrap() > 1.4 && f.dead == 1, "{f:?}");
+        let unmoved = unmoved_energy(Dtype::F16, &before, &after, &intended);
+        assert!((unmoved - 4e-8).abs() < 1e-14, "{unmoved}");
     }
 
     #[test]

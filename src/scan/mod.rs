@@ -55,7 +55,7 @@ mod naive;
 mod tests;
 
 pub use elements::elements_like;
-pub use fidelity::{Fidelity, fidelity, fidelity_in, unlike_rounded};
+pub use fidelity::{Fidelity, fidelity, fidelity_in, unlike_rounded, unmoved_energy};
 pub use histogram::ExponentHistogram;
 pub use kernel::Kernel;
 pub use likeness::{Likeness, likeness};

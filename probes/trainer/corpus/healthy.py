@@ -29,8 +29,8 @@ MEASURED = {"mlp": PRECISIONS, "conv": ("fp16", "fp16-masters"), "transformer": 
 # Plants that are no faults, by model: the layer has one before it that they silence. The transformer's masks of -inf and its head that is tied
 # to its embedding, the units at zero of the others, and what has converged need no plant.
 HARMLESS = {
-    "mlp": ("dropout:fc1", "dropout:fc2", "frozen:fc1", "zero-bias@0:fc3", "two-optimizers"),
-    "conv": ("dropout:fc1", "frozen:bn1", "zero-bias@0:fc2", "two-optimizers"),
+    "mlp": ("dropout:fc1", "dropout:fc2", "frozen:fc1", "zero-bias@0:fc3", "two-optimizers", "average", "quick-average"),
+    "conv": ("dropout:fc1", "frozen:bn1", "zero-bias@0:fc2", "two-optimizers", "average", "quick-average"),
     "transformer": (
         *("dropout:block.0.mlp.up", "frozen:block.0.mlp.down", "closed-gate@5:block.0.mlp.down", "closed-gate@5:block.1.attn.out"),
         *("frozen-head@0", "two-optimizers"),

@@ -46,6 +46,14 @@ impl Precision {
         }
     }
 
+    /// The 16 bits of a run; FP16 where it has none of its own.
+    pub fn low_kind(self) -> Kind {
+        match self {
+            Self::Bf16 | Self::Bf16Masters | Self::Bf16Pure => Kind::BFloat16,
+            Self::Fp32 | Self::Fp16 | Self::Fp16Masters | Self::Fp16Pure => Kind::Half,
+        }
+    }
+
     /// Whether FP32 copies are stepped.
     pub fn has_masters(self) -> bool {
         matches!(self, Self::Fp16Masters | Self::Bf16Masters)

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use tch::{Device, Tensor, nn};
 
+use crate::average::WeightAverage;
 use crate::data::{Batches, Data};
 use crate::evaluation::{evaluate, evaluate_in_fp32};
 use crate::fault::{BrokenRecipe, BrokenStepper, HandStepper, Plant, TwoSteppers};
@@ -103,6 +104,7 @@ struct Run<'a> {
     pass: Pass<'a>,
     plant: &'a Plant,
     batches: Batches,
+    average: Option<WeightAverage>,
     stepper: Box<dyn Stepper>,
     scaling: Scaling,
     doctor: Option<Doctor>,
@@ -137,6 +139,7 @@ impl<'a> Run<'a> {
             data,
             pass,
             plant,
+            average: plant.averages(options.precision).map(|how| WeightAverage::new(vs, how)),
             batches: Batches::new(data.train.examples(), options.batch() as usize, options.seed),
             stepper: stepper(options, vs, plant)?,
             scaling: Scaling::new(options, plant.adds_scaler())?,
@@ -154,6 +157,7 @@ impl<'a> Run<'a> {
         if !self.is_left_out(step) && !self.apply(step)? {
             self.skipped.push(step);
         }
+        self.average.iter_mut().for_each(WeightAverage::update);
         self.evaluate_when_due(step + 1);
         if let Some(doctor) = &mut self.doctor {
             doctor.lr(lr);

@@ -123,6 +123,20 @@ fn a_decay_that_16_bits_round_away_is_found() {
 }
 
 #[test]
+fn a_moving_average_that_16_bits_round_away_is_found_and_one_that_moves_is_not() {
+    for precision in ["fp32", "fp16", "bf16", "fp16-masters", "bf16-masters"] {
+        finds("AMP409", "lost-average", 0, 15, &format!("--steps 60 --precision {precision}"));
+    }
+    for (average, precision) in
+        [("average", "fp16"), ("quick-average", "fp16"), ("quick-average", "bf16"), ("average", "bf16-masters")]
+    {
+        let run = Run::new();
+        run.train(&format!("--steps 150 --precision {precision} --fault {average}"));
+        assert_silent(&run.diagnose().0, average);
+    }
+}
+
+#[test]
 fn an_epsilon_that_16_bits_round_away_is_found() {
     finds("AMP407", "vanishing-eps", 0, 10, "--steps 20");
 }

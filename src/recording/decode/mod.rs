@@ -164,6 +164,7 @@ fn probe(value: i32) -> Result<Probe, Nonsense> {
         Ok(schema::Probe::Update) => Probe::Update,
         Ok(schema::Probe::Buffer) => Probe::Buffer,
         Ok(schema::Probe::OptimizerState) => Probe::OptimizerState,
+        Ok(schema::Probe::Average) => Probe::Average,
         Ok(schema::Probe::Unspecified) | Err(_) => return Err(unknown("probe", value)),
     })
 }

@@ -110,11 +110,15 @@ fn stats(s: schema::Stats) -> Result<Stats, Nonsense> {
 }
 
 fn rounding(r: schema::Rounding) -> Result<Rounding, Nonsense> {
+    if r.unmoved.is_some_and(|unmoved| !unmoved.is_finite() || unmoved < 0.0) {
+        return Err(Nonsense(format!("energy of {:?} that moved nothing", r.unmoved)));
+    }
     Ok(Rounding {
         stepped: r.stepped.map(fidelity).transpose()?,
         without_masters: r.without_masters.map(fidelity).transpose()?,
         decay: r.decay.map(fidelity).transpose()?,
         unlike_master: r.unlike_master,
+        unmoved: r.unmoved,
     })
 }
 

@@ -269,8 +269,13 @@ fn sparse() -> Observation {
         exponents,
     };
     let most = Fidelity { intended: u64::MAX, dead: u64::MAX, non_finite: u64::MAX, dot: 1.5, energy: 1.5 };
-    let rounding =
-        Rounding { stepped: Some(most), without_masters: Some(most), decay: Some(most), unlike_master: Some(u64::MAX) };
+    let rounding = Rounding {
+        stepped: Some(most),
+        without_masters: Some(most),
+        decay: Some(most),
+        unlike_master: Some(u64::MAX),
+        unmoved: Some(1.5),
+    };
     Observation {
         inherited: true,
         via: Some(SiteId(u32::MAX)),

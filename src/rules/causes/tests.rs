@@ -7,7 +7,7 @@ use crate::rules::{Diagnosis, find};
 use crate::scan::Dtype::F16;
 
 /// Rules that other parts of the program are about to bring.
-const TO_COME: [&str; 3] = ["AMP103", "AMP205", "AMP409"];
+const TO_COME: [&str; 2] = ["AMP103", "AMP205"];
 
 /// A finding of a code, or of another name that the table has for one, in a layer, seen from one step to another.
 fn found(name: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Finding {

@@ -39,7 +39,7 @@ impl Kind {
             Probe::Activation => Some(Self::Activations),
             Probe::ActivationGrad | Probe::CastGrad | Probe::ParamGrad => Some(Self::Gradients),
             Probe::Param => Some(Self::Weights),
-            Probe::Update | Probe::Buffer | Probe::OptimizerState => None,
+            Probe::Update | Probe::Buffer | Probe::OptimizerState | Probe::Average => None,
         }
     }
 }

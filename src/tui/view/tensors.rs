@@ -72,5 +72,6 @@ pub fn short(probe: Probe) -> &'static str {
         Probe::Update => "update",
         Probe::Buffer => "buffer",
         Probe::OptimizerState => "state",
+        Probe::Average => "average",
     }
 }

@@ -5,6 +5,7 @@
 //! the step showed.
 
 mod attachment;
+mod averages;
 mod backward;
 mod border;
 mod foreign;

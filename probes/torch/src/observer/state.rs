@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use ampdoctor::observation::{ScalerConfig, ScalerEvent};
 use ampdoctor::scan::{Stats, scan};
 
+use super::averages::Averages;
 use super::border::{Content, RawOp, RawTensor};
 use super::foreign::ForeignScaler;
 use super::integers::Inexact;
@@ -69,6 +70,7 @@ pub(super) struct State {
     /// Grows at every step; part of the hooks' tokens, so that a hook of an earlier step is told apart.
     pub serial: u32,
     pub updates: Updates,
+    pub averages: Averages,
     pub foreign: ForeignScaler,
     pub recipe: Recipe,
     pub scaler_config: Option<ScalerConfig>,
@@ -105,6 +107,7 @@ impl State {
         self.flow.clear();
         self.running = None;
         self.updates.abandon();
+        self.averages.begin_step();
         self.scaler_events.clear();
         self.loss_scale = None;
         self.foreign.begin_step();
@@ -143,6 +146,7 @@ impl State {
         }
         if op.grad_mode == 0 || is_in_place(name) {
             self.outside_of_autograd(name, op);
+            self.follow_average(name, op);
         }
         if op.grad_mode != 0 {
             self.running = Some(self.follow(name, op));
@@ -162,6 +166,7 @@ impl State {
     /// A top-level operator outside backward ended; fills the hooks' tokens.
     pub(super) fn operator_ends(&mut self, op: &RawOp, tokens: &mut [u64]) {
         self.foreign.operator_ends();
+        self.average_ends(op);
         if self.update_unconfirmed && op.tensors().is_empty() {
             // The operator threw: it returned no tensor, and changed none.
             self.updates.abandon();

@@ -56,6 +56,8 @@ pub(super) struct Entry {
     pub rounding: Option<Box<Rounding>>,
     /// Of integers: elements that are not what they were.
     pub inexact: Option<u64>,
+    /// Of a moving average: its decay.
+    pub decay: Option<f64>,
 }
 
 impl Entry {
@@ -76,6 +78,7 @@ impl Entry {
             gradient_non_finite: false,
             rounding: None,
             inexact: None,
+            decay: None,
         }
     }
 }
@@ -207,7 +210,7 @@ impl Trace {
         observations
     }
 
-    /// How an activation was made; `ids` has the sites of the entries before it that count.
+    /// How an activation or a moving average was made; `ids` has the sites of the entries before it that count.
     fn provenance(
         &self,
         entry: &Entry,
@@ -216,7 +219,7 @@ impl Trace {
         mut intern: impl FnMut(&Site) -> SiteId,
     ) -> Option<Box<Provenance>> {
         let operator = entry.op.filter(|_| entry.probe == Probe::Activation).and_then(|op| self.operator(op));
-        if operator.is_none() && entry.inexact.is_none() {
+        if operator.is_none() && entry.inexact.is_none() && entry.decay.is_none() {
             return None;
         }
         let mut input = |input: &Input| match input {
@@ -225,7 +228,7 @@ impl Trace {
             Input::Unseen => None,
         };
         let inputs = operator.map_or(Vec::new(), |o| o.inputs.iter().map(&mut input).collect());
-        let argument = operator.and_then(|o| o.argument);
+        let argument = operator.and_then(|o| o.argument).or(entry.decay);
         Some(Box::new(Provenance { inputs, argument, inexact: entry.inexact }))
     }
 

@@ -131,6 +131,7 @@ impl Updates {
             without_masters: open.rounds_to.map(|weights| fidelity_in(weights, &self.before, bytes)),
             decay: open.decay,
             unlike_master: None,
+            unmoved: None,
         };
         let rounding = (rounding != Rounding::default()).then_some(rounding);
         Some(Update { param: open.param, operator: open.operator, value, change, rounding })

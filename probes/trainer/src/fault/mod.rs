@@ -2,6 +2,7 @@
 //!
 //! A new fault is one file here and one line in [`FAULTS`].
 
+mod averages;
 mod backward_overflow;
 mod bad_batches;
 mod dead_updates;
@@ -55,7 +56,9 @@ pub use recipe::BrokenRecipe;
 pub use spec::FaultSpec;
 pub use two_optimizers::TwoSteppers;
 
+use crate::average::Averaging;
 use crate::options::Options;
+use crate::precision::Precision;
 
 /// A fault: what it needs, and what it does from its step on. Every effect is "none" unless a fault says otherwise.
 pub trait Fault: Sync {
@@ -184,6 +187,11 @@ pub trait Fault: Sync {
         f64::INFINITY
     }
 
+    /// The moving average of the weights that is kept, in a run of this precision.
+    fn averages(&self, _precision: Precision) -> Option<Averaging> {
+        None
+    }
+
     /// What goes wrong between the model and its FP32 copies.
     fn breaks_masters(&self) -> Option<BrokenMasters> {
         None
@@ -225,6 +233,7 @@ pub static FAULTS: &[&dyn Fault] = &[
     &dead_updates::DeadUpdates,
     &lost_decay::LostDecay,
     &vanishing_eps::VanishingEps,
+    &averages::Average::Lost,
     &BrokenMasters::ModelChanged,
     &BrokenMasters::Unused,
     &BrokenMasters::Bypassed,
@@ -262,6 +271,8 @@ pub static FAULTS: &[&dyn Fault] = &[
     &harmless::Harmless::ZeroBias,
     &harmless::Harmless::FrozenHead,
     &two_optimizers::TwoOptimizers,
+    &averages::Average::Kept,
+    &averages::Average::Quick,
     &wrong_labels::WrongLabels,
     &lr_zero::LrZero,
     &scale_raised::ScaleRaised,

@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 use tch::{Kind, Tensor};
 
 use super::{BrokenMasters, BrokenRecipe, Fault, HandStep};
+use crate::average::Averaging;
+use crate::precision::Precision;
 use crate::random::SplitMix64;
 
 /// What stands between a layer and the next; passes everything through until a fault's step has come.
@@ -148,6 +150,11 @@ impl Plant {
     /// What the loop does in the wrong order at this step.
     pub fn breaks_recipe(&self) -> Option<BrokenRecipe> {
         self.active().and_then(|planted| planted.fault.breaks_recipe())
+    }
+
+    /// The moving average of the weights that the fault has the loop keep, whether its step has come or not.
+    pub fn averages(&self, precision: Precision) -> Option<Averaging> {
+        self.planted.as_ref().and_then(|planted| planted.fault.averages(precision))
     }
 
     /// What the fault will break between the model and its FP32 copies, whether its step has come or not.

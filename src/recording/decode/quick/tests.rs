@@ -45,6 +45,7 @@ fn observed(s: &mut StepBuilder<'_>, i: u64) {
     let rounding = Rounding {
         stepped: Some(Fidelity { intended: 9, dead: 3, non_finite: 1, dot: -1e-9, energy: 1e-8 }),
         unlike_master: Some(7),
+        unmoved: Some(1e-9),
         ..Rounding::default()
     };
     s.activation("fc1", "linear", F16, &normal(4096, 2.0, i)).from(&["fc1.weight"]).argument(0.5).inexact(300);

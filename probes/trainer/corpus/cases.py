@@ -129,7 +129,7 @@ CASES = (
     Case("lost-decay", "the weight decay of AdamW is rounded away in BF16", ("AMP404",), "lost-decay", precisions=("bf16-pure",),
          optimizers=ADAMW, beside=("AMP401", "AMP411"), cure=REPLACES),
     Case("lost-average", "the average of the weights, which is what is evaluated and saved, is still the untrained model", ("AMP409",),
-         "lost-average", precisions=("fp16", "fp32", "bf16", "fp16-masters"), layer=ANY),
+         "lost-average", precisions=("fp16", "fp32", "bf16", "fp16-masters")),
     Case("vanishing-eps", "Adam on FP16 weights: they are NaN after the first step", ("AMP407",), "vanishing-eps",
          precisions=("fp16-pure",), optimizers=ADAM, within=AT_ONCE, cure=REPLACES),
     Case("model-changed", "something sets the weights of the model; the next step of the FP32 copies undoes it", ("AMP405",),

@@ -19,7 +19,8 @@
 //!
 //! ## What to do
 //!
-//! Keep the average in FP32 whatever the weights are in, and round it where it is used: it costs four bytes a parameter.
+//! Keep the average in FP32 whatever the weights are in: begin with `w.detach().to_kind(Kind::Float).copy()`, move it by `average.lerp_(&w.to_kind(Kind::Float), 0.001)`, and
+//! round it where it is used. It costs four bytes a parameter.
 //!
 //! ## When it stays silent
 //!

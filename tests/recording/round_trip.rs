@@ -176,8 +176,15 @@ fn provenance(sites: u32) -> impl Strategy<Value = Provenance> {
 
 fn rounding() -> impl Strategy<Value = Rounding> {
     let fidelity = || proptest::option::of(fidelity());
-    (fidelity(), fidelity(), fidelity(), proptest::option::of(any::<u64>())).prop_map(
-        |(stepped, without_masters, decay, unlike_master)| Rounding { stepped, without_masters, decay, unlike_master },
+    let unmoved = proptest::option::of(0.0..1e300f64);
+    (fidelity(), fidelity(), fidelity(), proptest::option::of(any::<u64>()), unmoved).prop_map(
+        |(stepped, without_masters, decay, unlike_master, unmoved)| Rounding {
+            stepped,
+            without_masters,
+            decay,
+            unlike_master,
+            unmoved,
+        },
     )
 }
 

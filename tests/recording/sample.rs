@@ -101,6 +101,7 @@ pub fn observation(site: SiteId) -> Observation {
         without_masters: Some(fidelity),
         decay: Some(fidelity),
         unlike_master: Some(3),
+        unmoved: Some(1e-9),
     };
     let provenance = Provenance { inputs: vec![Some(site), None], argument: Some(1e-8), inexact: Some(5) };
     Observation {

@@ -32,11 +32,12 @@
 //! On FP32 and BF16. On values that a mask put there: the output of an operator that masks, or a plateau of large negative values far from all
 //! others. On a tensor that already holds an infinity: that is rule `activation-overflow`.
 
+use super::range::{Out, Reach};
 use super::text::{count, counted, layer_name, measured, number, power_of_two};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Sample, SiteSummary, is_mask_operator};
 use crate::numerics::Format;
-use crate::observation::{Observation, Probe};
+use crate::observation::{Observation, Probe, Site};
 use crate::scan::{Dtype, Stats};
 
 const NAME: &str = "activation-near-overflow";
@@ -122,7 +123,7 @@ impl Rule for ActivationNearOverflow {
         let largest = large.iter().max_by(|a, b| a.0.stats.max_abs.total_cmp(&b.0.stats.max_abs));
         let (Some(first), Some(largest)) = (large.first(), largest) else { return Vec::new() };
         let step = aggregate.latest.as_ref().map_or(0, |s| s.index);
-        vec![Verdict::Firing(Box::new(firing(first, largest, large.len() - 1, step, limits)))]
+        vec![Verdict::Firing(Box::new(firing(aggregate, first, largest, large.len() - 1, step, limits)))]
     }
 }
 
@@ -173,7 +174,14 @@ fn is_mask_plateau(stats: &Stats, near: f64, gap: f64) -> bool {
     stands_apart && stats.sum.to_f64() <= -0.9 * large
 }
 
-fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64, limits: &Limits) -> Firing {
+fn firing(
+    aggregate: &Aggregate,
+    first: &Seen<'_>,
+    largest: &Seen<'_>,
+    others: usize,
+    step: u64,
+    limits: &Limits,
+) -> Firing {
     let (observation, summary) = first;
     let site = &summary.site;
     let max_abs = observation.stats.max_abs;
@@ -205,29 +213,37 @@ fn firing(first: &Seen<'_>, largest: &Seen<'_>, others: usize, step: u64, limits
         probe: Some(Probe::Activation),
         since: step,
         strength: max_abs,
-        evidence: left.map(|n| measured("steps_left_at_this_growth", n)).into_iter().chain([
-            measured("max_abs", max_abs),
-            measured("headroom_bits", bits),
-            measured("max_abs_32_samples_ago", grown_from),
-            measured("largest_max_abs", largest.0.stats.max_abs),
-            counted("activations_near_overflow", others as u64 + 1),
-        ])
-        .collect(),
+        evidence: left
+            .map(|n| measured("steps_left_at_this_growth", n))
+            .into_iter()
+            .chain([
+                measured("max_abs", max_abs),
+                measured("headroom_bits", bits),
+                measured("max_abs_32_samples_ago", grown_from),
+                measured("largest_max_abs", largest.0.stats.max_abs),
+                counted("activations_near_overflow", others as u64 + 1),
+            ])
+            .collect(),
         explanation: format!(
             "The output of `{}` reached {} ({}) in FP16, which ends at 65504: {bits:.1} bits of headroom.{trend} A loss scale does not move activations.{also}",
             site.label(),
             number(max_abs),
             power_of_two(max_abs),
         ),
-        remedy: Remedy::from(format!(
-            "Run `{}` of layer `{}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down by {} or more: normalise \
-             before it, or scale before the product and not after.",
-            site.operator,
-            layer_name(site),
-            power_of_two((max_abs / NEAR.default).log2().ceil().max(1.0).exp2())
-        ))
-        .in_fp32(&site.layer),
+        remedy: remedy(aggregate, site, max_abs),
     }
+}
+
+fn remedy(aggregate: &Aggregate, site: &Site, max_abs: f64) -> Remedy {
+    let reach = Reach::of_activation(aggregate, site, Out::Large);
+    let text = format!(
+        "Bring what goes into `{}` of layer `{}` down by {} or more: normalise before it, or scale before the product and not after. Or {}.",
+        site.operator,
+        layer_name(site),
+        power_of_two((max_abs / NEAR.default).log2().ceil().max(1.0).exp2()),
+        reach.clause(aggregate)
+    );
+    reach.set(text.into(), aggregate)
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@
 //! * On FP32 and BF16, where an infinity is no matter of range: `non-finite-origin` again.
 //! * On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
 
-use super::text::{INPUT, counted, is_pole, keep_in_range, measured, number, share};
+use super::range::keep_in_range;
+use super::text::{INPUT, counted, is_pole, measured, number, share};
 use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, unsafe_operator};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 use crate::observation::Probe;
@@ -56,12 +57,12 @@ impl Rule for ActivationOverflow {
         with_site
             .filter(|(o, s)| s.site.dtype == Dtype::F16 && o.inf > 0 && !is_pole(&s.site.operator))
             .filter(|(_, s)| !unsafe_operator::is_listed(&s.site.operator))
-            .map(|(o, s)| Verdict::Firing(Box::new(firing(o, s, aggregate.non_finite.onset(o)))))
+            .map(|(o, s)| Verdict::Firing(Box::new(firing(aggregate, o, s))))
             .collect()
     }
 }
 
-fn firing(origin: &Origin, summary: &SiteSummary, since: u64) -> Firing {
+fn firing(aggregate: &Aggregate, origin: &Origin, summary: &SiteSummary) -> Firing {
     let site = &summary.site;
     let before = summary.recent.iter().rev().find(|s| s.stats.non_finite() == 0).map(|s| s.stats.max_abs);
     let finite = summary.latest().map_or(0.0, |s| s.stats.max_abs);
@@ -77,7 +78,7 @@ fn firing(origin: &Origin, summary: &SiteSummary, since: u64) -> Firing {
         layer: site.layer.clone(),
         operator: site.operator.clone(),
         probe: Some(Probe::Activation),
-        since,
+        since: aggregate.non_finite.onset(origin),
         strength: origin.inf as f64 / origin.count.max(1) as f64,
         evidence,
         explanation: format!(
@@ -90,7 +91,7 @@ fn firing(origin: &Origin, summary: &SiteSummary, since: u64) -> Firing {
             share(origin.inf as f64 / origin.count.max(1) as f64),
             before.map_or(String::new(), |b| format!("; when last finite its largest value was {}", number(b))),
         ),
-        remedy: keep_in_range(site),
+        remedy: keep_in_range(aggregate, site),
     }
 }
 

@@ -24,9 +24,10 @@
 //! On zeros, which say nothing by themselves. Where the size does not matter to what comes next: added to something much larger (a branch behind a gate that
 //! opens slowly), given to a softmax, an exponential or a sigmoid (logits near zero), or summed up to the loss. On FP32 and BF16.
 
-use super::graph::{Graph, Node};
+use super::graph::Graph;
+use super::range::{Out, Reach};
 use super::text::{layer_name, measured, number, power_of_two, share};
-use super::{Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
+use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
 use crate::numerics::Underflow;
 use crate::observation::{Observation, Probe};
@@ -127,9 +128,9 @@ impl Rule for ActivationUnderflow {
         let harmed = graph.iter().filter(|(place, node)| {
             is_losing(node.observation, node.summary, limits) && !is_harmless(&graph, *place, DEPTH)
         });
-        let harmed: Vec<Node<'_>> = harmed.map(|(_, node)| node).collect();
-        let Some(first) = harmed.first() else { return Vec::new() };
-        vec![Verdict::Firing(Box::new(firing(*first, harmed.len() - 1, limits)))]
+        let harmed: Vec<usize> = harmed.map(|(place, _)| place).collect();
+        let Some(&first) = harmed.first() else { return Vec::new() };
+        vec![Verdict::Firing(Box::new(firing(aggregate, &graph, first, harmed.len() - 1, limits)))]
     }
 }
 
@@ -173,7 +174,8 @@ fn is_harmless(graph: &Graph<'_>, place: usize, depth: u32) -> bool {
         })
 }
 
-fn firing(node: Node<'_>, others: usize, limits: &Limits) -> Firing {
+fn firing(aggregate: &Aggregate, graph: &Graph<'_>, place: usize, others: usize, limits: &Limits) -> Firing {
+    let node = graph.node(place);
     let (site, stats) = (node.site(), node.stats());
     let Some(underflow) = Underflow::of(&stats.exponents) else {
         unreachable!("an activation that loses has elements")
@@ -210,14 +212,20 @@ fn firing(node: Node<'_>, others: usize, limits: &Limits) -> Firing {
             share(underflow.fading_share),
             number(underflow.ehat),
         ),
-        remedy: format!(
-            "Run `{}` of layer `{}` in FP32 or BF16, or bring its output up by {}: by a factor before it that is taken back behind it, or by a normalisation.",
-            site.operator,
-            layer_name(site),
-            power_of_two(up),
-        )
-        .into(),
+        remedy: remedy(aggregate, graph, place, up),
     }
+}
+
+fn remedy(aggregate: &Aggregate, graph: &Graph<'_>, place: usize, up: f64) -> Remedy {
+    let (reach, site) = (Reach::of_output(graph, place, Out::Small), graph.node(place).site());
+    let text = format!(
+        "Bring the output of `{}` of layer `{}` up by {}: by a factor before it that is taken back behind it, or by a normalisation. Or {}.",
+        site.operator,
+        layer_name(site),
+        power_of_two(up),
+        reach.clause(aggregate)
+    );
+    reach.set(text.into(), aggregate)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Only what a recording holds is known: tensors that no gradient flows through (constants, masks, targets) are inputs without statistics.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::text::base_name;
 use crate::aggregate::{Aggregate, SiteSummary};
@@ -120,6 +120,18 @@ impl<'a> Graph<'a> {
             inputs.iter().flatten().any(|input| matches!(input, Input::Made(at) if *at == place))
         };
         self.inputs.iter().enumerate().skip(place + 1).filter(move |(_, inputs)| takes(inputs)).map(|(at, _)| at)
+    }
+
+    /// Whether an operator's output goes, through others, into another.
+    pub(super) fn leads_to(&self, place: usize, other: usize) -> bool {
+        let (mut open, mut seen) = (vec![place], HashSet::new());
+        while let Some(at) = open.pop() {
+            if at == other {
+                return true;
+            }
+            open.extend(self.consumers(at).filter(|&next| next <= other && seen.insert(next)));
+        }
+        false
     }
 
     /// Follows infinities back to the operator in which they were born.

@@ -24,7 +24,7 @@
 
 use super::graph::{Graph, Node};
 use super::text::{counted, layer_name};
-use super::{Firing, Limits, Rule, RuleInfo, Severity, Threshold, Verdict};
+use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
 use crate::observation::{Observation, Probe};
 use crate::scan::Dtype;
@@ -108,12 +108,12 @@ fn firing(node: Node<'_>, user: Node<'_>, step: u64) -> Firing {
              equal.",
             user.site().label(),
         ),
-        remedy: format!(
+        remedy: Remedy::from(format!(
             "Keep the counts, positions or ids that `{}` of layer `{}` takes as integers or in FP32, and cast only what was computed from them.",
             user.site().operator,
             layer_name(user.site())
-        )
-        .into(),
+        ))
+        .in_fp32(&user.site().layer),
     }
 }
 

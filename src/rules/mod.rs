@@ -37,6 +37,7 @@ mod nothing_observed;
 mod pattern;
 mod poisoned_buffer;
 mod policy;
+mod range;
 mod recipe_mistake;
 mod registry;
 mod remedy;

@@ -45,7 +45,7 @@
 
 mod advice;
 
-use self::advice::advice_for;
+use self::advice::{Pass, advice_for};
 use super::text::{INPUT, base_name, counted, layer_name, measured, said, scale, share};
 use super::update_advice::format_name;
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict, masked_row, vanishing_eps};
@@ -157,7 +157,7 @@ fn forward(aggregate: &Aggregate) -> Option<Firing> {
             layer_name(site)
         )
         .into(),
-        _ => advice_for(site, &origin),
+        _ => advice_for(aggregate, site, &origin, Pass::Forward),
     };
     let onset = aggregate.non_finite.onset(&origin);
     let before = match onset {
@@ -297,7 +297,7 @@ fn backward(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
         &origin,
         "independent of the loss scale",
         explanation,
-        advice_for(via.unwrap_or(site), &origin),
+        advice_for(aggregate, via.unwrap_or(site), &origin, Pass::Backward),
     );
     firing.since = history.first.step;
     // With each time more the evidence is newer.

@@ -1,6 +1,7 @@
 //! Which loss scale to set, from the gradients that were seen.
 
 use super::Remedy;
+use super::range::Reach;
 use super::scaling::Scaling;
 use super::text::{layer_name, number, power_of_two, scale, share};
 use super::whatif::Held;
@@ -48,6 +49,7 @@ pub(super) struct ScaleAdvice<'a> {
     lowest_is_the_outlier: bool,
     /// The first gradient in backward that no scale below the upper end serves: those after it may only have inherited it.
     first_too_small: Option<&'a SiteSummary>,
+    aggregate: &'a Aggregate,
 }
 
 impl<'a> ScaleAdvice<'a> {
@@ -88,6 +90,7 @@ impl<'a> ScaleAdvice<'a> {
         let (low_apart, high_apart) = (apart(low, needs.iter().map(|n| n.0).collect()), apart(high, tops));
         let reached = |of: &SiteSummary| aggregate.sites.iter().position(|s| is_gradient_of(s, &of.site.layer));
         Some(Self {
+            aggregate,
             window: ScaleWindow { low, high },
             incomplete,
             shrank,
@@ -141,14 +144,16 @@ impl<'a> ScaleAdvice<'a> {
                 "its gradient is far larger than all others: look for a factor in it that blows up what passes backward"
             }
         };
+        let reach = Reach::of_gradient(self.aggregate, &fix.site);
         let text = format!(
             "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), \
-             or keep it in FP32 or BF16",
+             or {}",
             lowest.site.label(),
             self.highest.site.label(),
-            layer_name(&fix.site)
+            layer_name(&fix.site),
+            reach.clause(self.aggregate)
         );
-        Remedy::from(text).in_fp32(&fix.site.layer)
+        reach.set(text.into(), self.aggregate)
     }
 }
 

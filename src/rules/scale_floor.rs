@@ -25,6 +25,7 @@
 //! On a scale that was set below 1, and on a static one. On a scaler that finds its scale at the floor or above. Where another rule names the cause
 //! (`activation-overflow`, `non-finite-origin`, `gradient-overflow`, `scale-ratchet`) this finding is listed under it.
 
+use super::range::Reach;
 use super::text::{counted, layer_name, measured, scale, sentence};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary};
@@ -194,12 +195,17 @@ fn origin(aggregate: &Aggregate) -> String {
 fn remedy(aggregate: &Aggregate) -> Remedy {
     let floor = aggregate.scaler_config.as_ref().and_then(|c| c.min_scale).filter(|&floor| floor > 1.0);
     let layer = match culprit(aggregate) {
-        Some(s) => Remedy::from(format!(
-            "keep layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward: its gradient does not fit into FP16 at any \
-             scale that the others can bear.",
-            layer_name(&s.site)
-        ))
-        .in_fp32(&s.site.layer),
+        Some(s) => {
+            let origin = aggregate.non_finite.streak.and_then(|streak| streak.widest_origin);
+            let reach = origin.map_or(Reach::Run, |origin| Reach::of_origin(aggregate, &origin));
+            let text = format!(
+                "take the factor out of layer `{}` that blows up what passes backward, or {}: its gradient does not fit into FP16 at any scale that the others \
+                 can bear.",
+                layer_name(&s.site),
+                reach.clause(aggregate)
+            );
+            reach.set(text.into(), aggregate)
+        }
         None => "scan every step to see which layer it is (`Doctor::builder().every(1)`), and keep that layer in FP32 or BF16.".into(),
     };
     match floor {

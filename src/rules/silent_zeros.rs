@@ -30,8 +30,9 @@
 //! On zeros by design: ReLU and its kin, dropout, masks, products with a gate or a gain that is zero, weights that begin at zero. On zeros whose inputs were not recorded.
 
 use super::graph::{Graph, Input, Node};
+use super::range::{Out, Reach};
 use super::text::{base_name, counted, layer_name, measured, number, power_of_two, said, share};
-use super::{Firing, Limits, Rule, RuleInfo, Severity, Threshold, Verdict};
+use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, Sample, SiteSummary};
 use crate::observation::{Observation, Probe};
 use crate::scan::{Dtype, Stats};
@@ -97,7 +98,7 @@ impl Rule for SilentZeros {
         let mut firings: Vec<Firing> = Vec::new();
         for (place, node) in graph.iter() {
             let Some(why) = why(&graph, place, node, limits) else { continue };
-            let firing = firing(&graph, node, &why, step, limits);
+            let firing = firing(aggregate, &graph, place, &why, step, limits);
             // Of one layer the first, where it begins.
             if firings.iter().all(|f| f.layer != firing.layer) {
                 firings.push(firing);
@@ -191,7 +192,8 @@ fn largest_result(graph: &Graph<'_>, place: usize, node: Node<'_>) -> Option<f64
     }
 }
 
-fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limits) -> Firing {
+fn firing(aggregate: &Aggregate, graph: &Graph<'_>, place: usize, why: &Why, step: u64, limits: &Limits) -> Firing {
+    let node = graph.node(place);
     let (site, stats) = (node.site(), node.stats());
     let zero_share = stats.zeros as f64 / stats.count.max(1) as f64;
     let all = if stats.zeros == stats.count { "only zeros".to_owned() } else { format!("{} zeros", share(zero_share)) };
@@ -199,7 +201,8 @@ fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limi
     let mut layer = &site.layer;
     let (reason, remedy) = match *why {
         Why::Infinite(divisor) => {
-            let born = graph.node(graph.birth_of_infinity(divisor));
+            let birth = graph.birth_of_infinity(divisor);
+            let born = graph.node(birth);
             layer = &born.site().layer;
             evidence.extend([
                 said("divided_by", graph.node(divisor).site().label()),
@@ -212,12 +215,15 @@ fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limi
                     graph.node(divisor).site().label(),
                     born.site().label()
                 ),
-                format!(
-                    "Compute `{}` of layer `{}` and what follows from it up to `{}` in FP32: convert its input first. Where it is a norm written by hand, the \
-                     library's own adds up in FP32 whatever its input is held in.",
-                    born.site().operator,
-                    layer_name(born.site()),
-                    site.operator
+                Reach::of_path(graph, birth, place).set(
+                    Remedy::from(format!(
+                        "Compute `{}` of layer `{}` and what follows from it up to `{}` in FP32: convert its input first. Where it is a norm written by hand, the \
+                         library's own adds up in FP32 whatever its input is held in.",
+                        born.site().operator,
+                        layer_name(born.site()),
+                        site.operator
+                    )),
+                    aggregate,
                 ),
             )
         }
@@ -229,12 +235,12 @@ fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limi
                     number(most),
                     power_of_two(most)
                 ),
-                in_fp32(node),
+                in_fp32(aggregate, graph, place),
             )
         }
         Why::Impossible => (
             "its inputs are finite, for which it is never zero: the true result lies below 2^-25, which FP16 rounds to zero".to_owned(),
-            in_fp32(node),
+            in_fp32(aggregate, graph, place),
         ),
     };
     let grave = matches!(why, Why::Infinite(_)) && zero_share >= limits.at(&MOST, &site.layer);
@@ -251,7 +257,7 @@ fn firing(graph: &Graph<'_>, node: Node<'_>, why: &Why, step: u64, limits: &Limi
             site.label(),
             stats.count
         ),
-        remedy: remedy.into(),
+        remedy,
     }
 }
 
@@ -264,12 +270,15 @@ fn since(node: Node<'_>, step: u64, why: &Why) -> u64 {
     node.summary.recent.iter().rev().take_while(zero).last().map_or(step, |s| s.step)
 }
 
-fn in_fp32(node: Node<'_>) -> String {
-    format!(
-        "Compute `{}` of layer `{}` in FP32: convert its input first, or scale it so that its result is a normal number of FP16 (above 6e-5).",
-        node.site().operator,
-        layer_name(node.site())
-    )
+fn in_fp32(aggregate: &Aggregate, graph: &Graph<'_>, place: usize) -> Remedy {
+    let (site, reach) = (graph.node(place).site(), Reach::of_output(graph, place, Out::Small));
+    let text = format!(
+        "Scale what goes into `{}` of layer `{}` so that its result is a normal number of FP16 (above 6e-5), or {}.",
+        site.operator,
+        layer_name(site),
+        reach.clause(aggregate)
+    );
+    reach.set(text.into(), aggregate)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! How numbers are written in findings, and small helpers to build them.
 
-use super::{Evidence, Remedy, Value};
+use super::{Evidence, Value};
 use crate::observation::Site;
 
 pub(super) use crate::observation::INPUT;
@@ -55,6 +55,11 @@ pub(super) fn layer_name(site: &Site) -> &str {
 const REDUCTIONS: [&str; 10] =
     ["sum", "mean", "norm", "linalg_vector_norm", "var", "std", "cumsum", "prod", "logsumexp", "einsum"];
 
+/// Whether an operator adds up many elements.
+pub(super) fn is_reduction(name: &str) -> bool {
+    REDUCTIONS.contains(&name)
+}
+
 /// Operators that give an infinity at a point, whatever the range of the format: by their operators' names.
 const POLES: [&str; 7] = ["log", "log2", "log10", "log1p", "div", "reciprocal", "rsqrt"];
 
@@ -66,29 +71,6 @@ pub(super) fn is_pole(operator: &str) -> bool {
 /// What an operator is called, whichever use of it in the layer this is.
 pub(super) fn base_name(operator: &str) -> &str {
     operator.split('#').next().unwrap_or(operator)
-}
-
-/// What to do with an operator whose FP16 result is too large: one sentence for all rules that see it.
-pub(super) fn keep_in_range(site: &Site) -> Remedy {
-    let (operator, layer, name) = (&site.operator, layer_name(site), base_name(&site.operator));
-    if site.layer == INPUT {
-        return format!(
-            "Bring the data itself into range before `{operator}` makes FP16 of it: standardise it (mean 0, deviation 1), and drop or clip what lies far out. \
-             FP16 ends at 65504."
-        )
-        .into();
-    }
-    let text = if REDUCTIONS.contains(&name) {
-        format!(
-            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`)."
-        )
-    } else {
-        format!(
-            "Run `{operator}` of layer `{layer}` in FP32 or BF16 (outside autocast, or under BF16 autocast), or bring its input down: normalise before it, or \
-             scale before the product and not after."
-        )
-    };
-    Remedy::from(text).in_fp32(&site.layer)
 }
 
 /// The text with its first letter in upper case.

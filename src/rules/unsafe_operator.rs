@@ -30,7 +30,8 @@
 //! that is rule `non-finite-origin`.
 
 use super::graph::{Graph, Node};
-use super::text::{base_name, counted, is_pole, keep_in_range, layer_name, measured, number, said, share};
+use super::range::{Reach, keep_in_range};
+use super::text::{base_name, counted, is_pole, layer_name, measured, number, said, share};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 use crate::observation::{INPUT, Observation, Probe, Site};
@@ -151,7 +152,7 @@ impl Rule for UnsafeOperator {
             let graph = Graph::of(aggregate);
             let step = aggregate.latest.as_ref().map_or(0, |s| s.index);
             firings.extend(graph.iter().filter_map(|(place, node)| {
-                saturated(&graph, place, node, step).or_else(|| rounded(&graph, place, node, step, limits))
+                saturated(aggregate, &graph, place, step).or_else(|| rounded(&graph, place, node, step, limits))
             }));
         }
         firings.into_iter().map(|f| Verdict::Firing(Box::new(f))).collect()
@@ -210,12 +211,13 @@ fn overflow(aggregate: &Aggregate, origin: &Origin, summary: &SiteSummary) -> Fi
             origin.count,
             base_name(&site.operator),
         ),
-        keep_in_range(site),
+        keep_in_range(aggregate, site),
     )
 }
 
 /// A logarithm of an exact zero that FP16 made.
-fn saturated(graph: &Graph<'_>, place: usize, node: Node<'_>, step: u64) -> Option<Firing> {
+fn saturated(aggregate: &Aggregate, graph: &Graph<'_>, place: usize, step: u64) -> Option<Firing> {
+    let node = graph.node(place);
     if !LOGARITHMS.contains(&node.name()) || node.stats().neg_inf == 0 {
         return None;
     }
@@ -223,7 +225,9 @@ fn saturated(graph: &Graph<'_>, place: usize, node: Node<'_>, step: u64) -> Opti
     for _ in 0..DEPTH {
         let now = graph.node(at);
         if SATURATES.contains(&now.name()) {
-            return saturation(now, node, complement, epsilon, step);
+            let input = graph.input(at, 0).map(|input| graph.stats(input).max_abs);
+            let keep = holds_in_fp32(now.name(), input, epsilon).then(|| Reach::of_path(graph, at, place));
+            return saturation(aggregate, now, node, complement, epsilon, keep, step);
         }
         if !PASSES.contains(&now.name()) {
             return None;
@@ -235,7 +239,21 @@ fn saturated(graph: &Graph<'_>, place: usize, node: Node<'_>, step: u64) -> Opti
     None
 }
 
-fn saturation(source: Node<'_>, log: Node<'_>, complement: bool, epsilon: Option<f64>, step: u64) -> Option<Firing> {
+/// Whether the result is exact in FP32 no more: its sigmoid is 1 from 17 on, its exponential 0 from -103 on, and an epsilon is none of FP16's.
+fn holds_in_fp32(operator: &str, largest_input: Option<f64>, epsilon: Option<f64>) -> bool {
+    let most = if operator == "sigmoid" { 16.0 } else { 50.0 };
+    epsilon.is_some_and(|e| e > f64::from(f32::MIN_POSITIVE)) || largest_input.is_some_and(|most_seen| most_seen < most)
+}
+
+fn saturation(
+    aggregate: &Aggregate,
+    source: Node<'_>,
+    log: Node<'_>,
+    complement: bool,
+    epsilon: Option<f64>,
+    keep: Option<Reach>,
+    step: u64,
+) -> Option<Firing> {
     let (site, stats) = (source.site(), source.stats());
     let (exact, is_there) = if complement { ("1", stats.max_abs == 1.0) } else { ("0", stats.zeros > 0) };
     if !source.is_fp16() || !is_there {
@@ -268,12 +286,23 @@ fn saturation(source: Node<'_>, log: Node<'_>, complement: bool, epsilon: Option
             log.stats().neg_inf,
             log.stats().count,
         ),
-        format!(
-            "Use {fused}: the fused form never makes the exact {exact}. Or compute `{}` of layer `{}` in FP32; an epsilon has to be one that FP16 holds, 1e-4 and not 1e-8.",
-            site.operator,
-            layer_name(site)
-        ),
+        saturation_remedy(aggregate, site, fused, exact, keep),
     ))
+}
+
+fn saturation_remedy(aggregate: &Aggregate, site: &Site, fused: &str, exact: &str, keep: Option<Reach>) -> Remedy {
+    let fused = format!("Use {fused}: the fused form never makes the exact {exact}.");
+    match keep {
+        Some(reach @ Reach::Layers(_)) => {
+            let text = format!(
+                "{fused} Or {}: in FP32 `{}` does not reach it, and an epsilon of 1e-8 is one; FP16 needs 1e-4.",
+                reach.clause(aggregate),
+                site.operator
+            );
+            reach.set(text.into(), aggregate)
+        }
+        _ => fused.into(),
+    }
 }
 
 /// An exponential of FP16 that was cast by hand, too large for its rounding to be harmless.
@@ -313,11 +342,12 @@ fn rounded(graph: &Graph<'_>, place: usize, node: Node<'_>, step: u64, limits: &
                 share(error),
                 node.name(),
             ),
-            format!(
-                "Leave the cast to FP16 before `{}` of layer `{}` out, and cast its result.",
+            Remedy::from(format!(
+                "Leave the cast to FP16 before `{}` of layer `{}` out: compute it in FP32, and cast its result.",
                 site.operator,
                 layer_name(site)
-            ),
+            ))
+            .in_fp32(&site.layer),
         )
     })
 }

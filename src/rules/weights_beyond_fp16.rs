@@ -26,7 +26,8 @@
 //!
 //! On layers that compute in FP32 or BF16. On gates and adapters that begin at zero and grow. On biases and gains that are small.
 
-use super::text::{measured, number, power_of_two, said};
+use super::range::Reach;
+use super::text::{measured, number, power_of_two, said, sentence};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary};
 use crate::numerics::Underflow;
@@ -112,11 +113,25 @@ fn judge(aggregate: &Aggregate, weight: &SiteSummary, limits: &Limits) -> Option
         return None;
     }
     if latest.max_abs >= limits.at(&BEYOND, layer) {
-        return Some(firing(weight, Severity::Error, "at_most_65504", &beyond(weight, latest.max_abs), None));
+        return Some(firing(
+            aggregate,
+            weight,
+            Severity::Error,
+            "at_most_65504",
+            &beyond(weight, latest.max_abs),
+            None,
+        ));
     }
     let first = weight.recent.front()?.stats.max_abs;
     if is_near && latest.max_abs >= GROWN * first {
-        return Some(firing(weight, Severity::Warning, "at_most_65504", &near(weight, first, latest.max_abs), None));
+        return Some(firing(
+            aggregate,
+            weight,
+            Severity::Warning,
+            "at_most_65504",
+            &near(weight, first, latest.max_abs),
+            None,
+        ));
     }
     let is_matrix = aggregate.weights.get(layer, &weight.site.tensor).is_some_and(|w| w.is_matrix);
     if !may_vanish || !is_matrix || latest.count < FEWEST_ELEMENTS {
@@ -128,7 +143,14 @@ fn judge(aggregate: &Aggregate, weight: &SiteSummary, limits: &Limits) -> Option
     let lasts =
         samples.all(|s| Underflow::of_cast(&s.stats.exponents).is_some_and(|u| u.ehat > limits.at(&EHAT, layer)));
     (lasts && latest.max_abs <= GROWS * oldest).then(|| {
-        firing(weight, Severity::Warning, "at_least_2^-24", &vanishing(weight, latest.max_abs, error), Some(error))
+        firing(
+            aggregate,
+            weight,
+            Severity::Warning,
+            "at_least_2^-24",
+            &vanishing(weight, latest.max_abs, error),
+            Some(error),
+        )
     })
 }
 
@@ -180,6 +202,7 @@ fn vanishing(weight: &SiteSummary, max: f64, error: f64) -> String {
 }
 
 fn firing(
+    aggregate: &Aggregate,
     weight: &SiteSummary,
     severity: Severity,
     bound: &'static str,
@@ -189,22 +212,23 @@ fn firing(
     let latest = weight.latest();
     let max = latest.map_or(0.0, |l| l.stats.max_abs);
     let layer = weight.site.layer.clone();
+    let reach = Reach::of_product(aggregate, &layer);
     let mut evidence = vec![said("tensor", weight.site.label()), measured("max_abs", max), said("fp16_holds", bound)];
     evidence.extend(error.map(|error| measured("ehat", error)));
     Firing {
         severity,
-        layer: layer.clone(),
+        layer,
         operator: String::new(),
         probe: Some(Probe::Param),
         since: latest.map_or(0, |l| l.step),
         strength: max,
         evidence,
         explanation: explanation.into(),
-        remedy: Remedy::from(format!(
-            "Keep layer `{layer}` in FP32 or BF16 (outside of autocast). Then look at why its weights are of that size: a learning rate that is too high, no weight decay, a \
-             normalisation that hides it."
-        ))
-        .set("fp32_layers", layer),
+        remedy: reach.set(Remedy::from(format!(
+            "{}. Then look at why its weights are of that size: a learning rate that is too high, no weight decay, a \
+             normalisation that hides it.",
+            sentence(reach.clause(aggregate))
+        )), aggregate),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What to change where gradients overflow: the scale, the layer, or what lets them grow.
 
 use super::super::Remedy;
+use super::super::range::Reach;
 use super::super::scale_advice::{Blamed, ScaleAdvice, dynamic_rather_than, headroom, set_scale};
 use super::super::text::{count, layer_name, number, scale, sentence};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
@@ -17,12 +18,14 @@ pub(super) fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> Re
         return "set `every(1)` to see which layer overflows, then keep it in FP32 or BF16".into();
     };
     let via = origin.and_then(|o| o.via).and_then(|id| aggregate.site(id)).map_or(site, |s| &s.site);
+    let reach = origin.map_or(Reach::Run, |o| Reach::of_origin(aggregate, o));
     let text = format!(
-        "keep `{}` of layer `{}` in FP32 or BF16, or take the factor out of it that blows up what passes backward",
+        "take the factor out of `{}` of layer `{}` that blows up what passes backward, or {}",
         if via.operator.is_empty() { "the product" } else { &via.operator },
-        layer_name(via)
+        layer_name(via),
+        reach.clause(aggregate)
     );
-    Remedy::from(text).in_fp32(&via.layer)
+    reach.set(text.into(), aggregate)
 }
 
 /// Where the gradient has grown at every one of the latest steps: the first thing to look for, before any layer.

@@ -4,6 +4,7 @@ use super::Cause;
 use super::decision::{Decision, MEDIAN_NEAR, layer_harmed};
 use crate::aggregate::{Aggregate, Judged};
 use crate::numerics::Underflow;
+use crate::rules::range::Reach;
 use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, dynamic_rather_than, headroom, set_scale};
 use crate::rules::scaling::Scaling;
 use crate::rules::text::{count, counted, layer_name, measured, number, power_of_two, scale, sentence, share};
@@ -237,11 +238,13 @@ fn follow(aggregate: &Aggregate, set: Remedy) -> Remedy {
 fn look_at(aggregate: &Aggregate, shown: &Judged<'_>) -> Remedy {
     let site = &shown.site.site;
     let via = shown.latest.via.and_then(|id| aggregate.site(id)).map_or(site, |v| &v.site);
+    let reach = Reach::of_gradient(aggregate, site);
     let text = format!(
         "Look at layer `{}`, at what `{}` passes backward: a factor that shrinks the gradient there, a sigmoid or softmax at its end, a mean over very \
-         many elements. Take it out, or compute that part in FP32.",
+         many elements. Take it out, or {}.",
         layer_name(site),
-        via.label()
+        via.label(),
+        reach.clause(aggregate)
     );
-    Remedy::from(text).in_fp32(&site.layer)
+    reach.set(text.into(), aggregate)
 }

@@ -24,7 +24,8 @@ pub fn render_page(rule: &dyn Rule, layout: &Layout) -> String {
 fn of_rule(rule: &dyn Rule, thresholds: fn(&[Threshold]) -> String) -> String {
     let RuleInfo { code, name, severity, summary, source } = rule.info();
     let severity = gravity(*severity);
-    let text = in_reading_order(&body(source));
+    // Rust of the user's loop, which this crate cannot compile.
+    let text = in_reading_order(&body(source)).replace("```rust,ignore", "```rust");
     let numbers = match rule.thresholds() {
         [] => String::new(),
         all => format!("## Thresholds\n\n{}\n", thresholds(all)),

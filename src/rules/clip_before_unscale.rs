@@ -21,7 +21,7 @@
 //!
 //! Unscale before clipping:
 //!
-//! ```rust
+//! ```rust,ignore
 //! scaler.backward(&loss);
 //! scaler.unscale(&mut opt)?;
 //! opt.clip_grad_norm(1.0);

@@ -30,7 +30,7 @@
 //!
 //! Let the optimizer step FP32 copies. The rest of the loop stays as it is:
 //!
-//! ```rust
+//! ```rust,ignore
 //! let mut opt = MasterWeights::new(&vs)?.build(nn::Adam::default(), lr)?;  // in place of nn::Adam::default().build(&vs, lr)?
 //! ```
 //!

@@ -12,7 +12,7 @@
 //!
 //! It compares two metrics that you tell it, at one step:
 //!
-//! ```rust
+//! ```rust,ignore
 //! doctor.metric("accuracy", accuracy);            // in the precision of the run
 //! doctor.metric("accuracy_fp32", accuracy_fp32);  // the same weights and data, in FP32
 //! ```

@@ -21,7 +21,7 @@
 //!
 //! Scale the loss with a dynamic scaler that begins at the scale named:
 //!
-//! ```rust
+//! ```rust,ignore
 //! let mut scaler = GradScaler::builder().init_scale(8192.0).build()?;  // before the loop
 //! scaler.backward(&loss);       // in place of loss.backward()
 //! scaler.step(&mut opt)?;       // in place of opt.step()

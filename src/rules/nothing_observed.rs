@@ -16,7 +16,7 @@
 //!
 //! Attach the doctor before the first forward, to the `VarStore` whose parameters are trained, and tell it of each step:
 //!
-//! ```rust
+//! ```rust,ignore
 //! let mut doctor = Doctor::attach(&vs);  // before the loop
 //! doctor.step(&loss);                    // at the end of each step
 //! ```

@@ -17,7 +17,7 @@
 //!
 //! Reset the buffer, or load it from a checkpoint before that step:
 //!
-//! ```rust
+//! ```rust,ignore
 //! tch::no_grad(|| {
 //!     let _ = bn.running_mean.zero_();
 //!     let _ = bn.running_var.fill_(1.0);

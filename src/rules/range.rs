@@ -187,7 +187,7 @@ impl Reach {
                 }
             ),
             Self::Run => format!(
-                "train in BF16 ({}), which has FP32's range and needs no loss scale: FP32 for this layer alone does not do, for the next cast to FP16 meets the same value",
+                "train in BF16 ({}), which has FP32's range and needs no loss scale: this layer alone in FP32 does not do where the next cast to FP16 meets the same value",
                 match bf16(aggregate) {
                     "bf16-masters" => "a model in BF16 with FP32 master weights",
                     _ => "autocast to BF16",
@@ -383,9 +383,9 @@ pub(super) fn keep_in_range(aggregate: &Aggregate, site: &Site) -> Remedy {
         .into();
     }
     let reach = Reach::of_activation(aggregate, site, Out::Large);
-    let text = if is_reduction(name) && matches!(reach, Reach::Layers(_)) {
+    let text = if is_reduction(name) {
         format!(
-            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`); or {}.",
+            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`). Or {}.",
             reach.clause(aggregate)
         )
     } else {

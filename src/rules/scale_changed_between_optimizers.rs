@@ -16,7 +16,7 @@
 //!
 //! Update once, after all optimizers:
 //!
-//! ```rust
+//! ```rust,ignore
 //! scaler.step(&mut generator)?;
 //! scaler.step(&mut discriminator)?;
 //! scaler.update()?;

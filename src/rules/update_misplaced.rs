@@ -19,7 +19,7 @@
 //!
 //! Keep this order, once per optimizer step:
 //!
-//! ```rust
+//! ```rust,ignore
 //! scaler.backward(&loss);        // for each micro-batch
 //! scaler.unscale(&mut opt)?;     // only where gradients are clipped or looked at
 //! scaler.step(&mut opt)?;        // for each optimizer

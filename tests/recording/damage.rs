@@ -237,7 +237,7 @@ fn a_record_that_makes_no_sense_is_a_flaw_and_never_a_panic() {
         [&b"\x22"[..], &[step.len() as u8], &step].concat()
     };
     let cases: [(&str, Vec<u8>); 10] = [
-        ("9 is no probe", b"\x12\x06\x08\x05\x28\x09\x30\x01".to_vec()),
+        ("99 is no probe", b"\x12\x06\x08\x05\x28\x63\x30\x01".to_vec()),
         ("0 is no dtype", b"\x12\x04\x08\x05\x28\x01".to_vec()),
         ("is not below", b"\x12\x0a\x08\xff\xff\xff\xff\x0f\x28\x01\x30\x01".to_vec()),
         ("site 0 is defined twice", b"\x12\x04\x28\x01\x30\x01".to_vec()),

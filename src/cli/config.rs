@@ -40,6 +40,14 @@ pub(super) fn policy(named: Option<&Path>) -> anyhow::Result<Policy> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound && named.is_none() => return Ok(Policy::default()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(error).with_context(|| {
+                format!(
+                    "there is no such configuration; leave --config out to go without one; `ampdoctor explain CODE` shows what it may say: {}",
+                    path.display()
+                )
+            });
+        }
         Err(error) => {
             return Err(error).with_context(|| format!("the configuration cannot be read: {}", path.display()));
         }
@@ -90,8 +98,18 @@ fn read(document: &DeTable<'_>, policy: &mut Policy) -> Read {
 
 /// The settings of some rules, in the whole run or in some layers.
 fn rules_of(value: &Spanned<DeValue<'_>>, layers: Option<Pattern>, policy: &mut Policy) -> Read {
+    let mut named: Vec<(&str, &str)> = Vec::new();
     for (key, settings) in in_order(table(value)?) {
         let rule = rule(key.get_ref(), key.span())?;
+        let RuleInfo { code, name, .. } = *rule.info();
+        if let Some((_, before)) = named.iter().find(|(known, _)| *known == code) {
+            let message = format!(
+                "`{before}` and `{}` are one rule, {code} {name}: put its settings into one table",
+                key.get_ref()
+            );
+            return Err(Mistake { message, span: key.span() });
+        }
+        named.push((code, key.get_ref()));
         for (name, value) in in_order(table(settings)?) {
             let layers = layers.clone();
             match name.get_ref().as_ref() {

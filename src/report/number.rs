@@ -41,7 +41,9 @@ pub(super) fn readable(x: f64) -> String {
 pub(super) fn percent(share: f64) -> String {
     match share * 100.0 {
         p if !p.is_finite() => readable(share),
-        p if p == 0.0 || p.abs() >= 10.0 => format!("{p:.0} %"),
+        // A sum that rounds to a negative zero is none.
+        0.0 => "0 %".into(),
+        p if p.abs() >= 10.0 => format!("{p:.0} %"),
         p if p.abs() >= 0.01 => format!("{} %", trimmed(format!("{p:.2}"))),
         p => format!("{} %", readable(p)),
     }
@@ -99,8 +101,15 @@ mod tests {
 
     #[test]
     fn a_small_share_never_reads_as_none() {
-        let cases =
-            [(0.0, "0 %"), (0.381, "38 %"), (1.0, "100 %"), (0.004, "0.4 %"), (0.0123, "1.23 %"), (1e-6, "1e-4 %")];
+        let cases = [
+            (0.0, "0 %"),
+            (-0.0, "0 %"),
+            (0.381, "38 %"),
+            (1.0, "100 %"),
+            (0.004, "0.4 %"),
+            (0.0123, "1.23 %"),
+            (1e-6, "1e-4 %"),
+        ];
         for (share, text) in cases {
             assert_eq!(percent(share), text);
         }

@@ -43,7 +43,9 @@ def _row(of):
     trained = [cure for cure in cures if "fp32_losses" in cure]
     faulty, treated = (log_ratio(trained, which) for which in ("faulty_loss", "loss"))
     noise = noise_of(trained)
-    return said, gone, _share(trained), _times(faulty), _times(treated), _percent(noise), verdict(treated, noise)
+    fp32_ends = all(math.isfinite(_level(cure)) for cure in trained)
+    judged = verdict(treated, noise) if fp32_ends else "FP32's is not finite either"
+    return said, gone, _share(trained), _times(faulty), _times(treated), _percent(noise), judged
 
 
 def log_ratio(cures, which):
@@ -61,7 +63,8 @@ def noise_of(cures):
     of_seed = {}
     for cure in cures:
         logs = _logs(cure)
-        deviation = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+        spread = statistics.stdev(logs) if all(map(math.isfinite, logs)) else math.nan
+        deviation = spread * math.sqrt(1 + 1 / len(logs))
         of_seed[cure["seed"]] = of_seed.get(cure["seed"], 0.0) + deviation
     return math.hypot(*of_seed.values()) / len(cures)
 

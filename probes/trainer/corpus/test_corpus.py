@@ -231,6 +231,11 @@ class Cures(unittest.TestCase):
         self.assertEqual(verdict(0.009, 1e-6), "within 1 %")
         self.assertEqual(verdict(log_ratio([cure], "faulty_loss"), 0.1), "not finite")
 
+    def test_a_fault_that_ends_fp32_too_is_told_as_such_and_ends_no_page(self):
+        cure = {"seed": 6, "gone": True, "loss": "NaN", "faulty_loss": "NaN", "fp32_losses": ["NaN", 1.0, "NaN"], "steps": 9, "skips": 0}
+        result = {"case": "overflow", "model": "mlp", "set": {"precision": "bf16"}, "cure": cure}
+        self.assertIn("FP32's is not finite either", remedies({"one": result}))
+
 
 def pairs(arguments):
     return list(zip(arguments, arguments[1:]))

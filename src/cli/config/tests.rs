@@ -63,6 +63,22 @@ fn what_is_not_known_is_refused_with_its_line_and_the_nearest_name() {
 }
 
 #[test]
+fn a_rule_under_its_code_and_its_name_is_one_rule_and_set_once() {
+    let error = refused("[rules.AMP302]\nlevel = \"info\"\n\n[rules.scale-ratchet]\nlevel = \"error\"\n");
+    assert!(error.contains("`AMP302` and `scale-ratchet` are one rule, AMP302 scale-ratchet"), "{error}");
+    assert!(error.ends_with(": ampdoctor.toml:4"), "{error}");
+    let elsewhere = "[rules.AMP202]\nlevel = \"info\"\n[layers.\"a.*\".gradient-overflow]\nlevel = \"off\"\n";
+    assert!(parse(elsewhere, FILE).is_ok(), "for some layers it may differ");
+}
+
+#[test]
+fn a_named_file_that_is_not_there_is_an_error_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = policy(Some(&dir.path().join("none.toml"))).unwrap_err().to_string();
+    assert!(error.contains("leave --config out") && error.ends_with("none.toml"), "{error}");
+}
+
+#[test]
 fn values_that_cannot_be_meant_are_refused() {
     for (value, said) in [
         ("nan", "`skip-share` cannot be NaN: it has to be a finite number"),

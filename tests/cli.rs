@@ -19,6 +19,8 @@ fn ampdoctor(here: &Path, arguments: &[&str]) -> Command {
     for variable in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "AMPDOCTOR_RUN"] {
         command.env_remove(variable);
     }
+    // Wide enough that no sentence which a test looks for is broken.
+    command.env("COLUMNS", "110");
     command
 }
 
@@ -65,6 +67,8 @@ fn a_sick_run_exits_1_and_names_the_layer() {
     assert_eq!(code(&output), 1, "{output:?}");
     let text = stdout(&output);
     assert!(text.contains("error AMP") && text.contains("where     fc2, operator linear"), "{text}");
+    assert!(text.starts_with("findings: 1 error"), "the verdict comes first: {text}");
+    assert_eq!(text.matches("findings: 1 error").count(), 2, "and last: {text}");
 }
 
 #[test]
@@ -441,12 +445,16 @@ fn wrong_usage_exits_2_with_a_hint() {
         (&["check", "runs/healthy", "--repot", "x"], "--report"),
         (&["runs/healthy"], "ampdoctor check runs/healthy"),
         (&["check"], "Usage: ampdoctor check [OPTIONS] RUN"),
+        (&["check", "--config", "a.toml"], "`ampdoctor config FILE`"),
+        (&["watch", "runs/healthy", "--once", "--size", "10x5"], "below 40x10"),
     ];
     for (arguments, hint) in cases {
         let output = run(&here, arguments);
         assert_eq!((code(&output), stdout(&output)), (2, String::new()), "{arguments:?}");
         assert!(stderr(&output).contains(hint), "{arguments:?}: {}", stderr(&output));
     }
+    let unknown = stderr(&run(&here, &["check", "--foo", "runs/healthy"]));
+    assert!(unknown.contains("--foo") && !unknown.contains("-- --foo"), "{unknown}");
 }
 
 #[test]
@@ -463,6 +471,28 @@ fn an_unknown_rule_exits_2_and_suggests_the_nearest() {
     let output = run(&here(), &["explain", "gradient-underlow"]);
     assert_eq!((code(&output), stdout(&output)), (2, String::new()));
     assert!(stderr(&output).contains("gradient-underflow"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_code_that_is_no_rule_names_its_family_and_no_neighbour() {
+    let output = run(&here(), &["explain", "AMP103"]);
+    assert_eq!(code(&output), 2);
+    let said = stderr(&output);
+    assert!(said.contains("no rule AMP103. Of its family there are AMP101 activation-near-overflow, AMP102"), "{said}");
+    assert!(!said.contains("Did you mean"), "{said}");
+}
+
+#[test]
+fn a_pipe_is_as_wide_as_columns_says_or_80() {
+    let here = here();
+    for (columns, width) in [(None, 80), (Some("60"), 60)] {
+        let mut command = ampdoctor(here.path(), &["check", "runs/sick"]);
+        command.env_remove("COLUMNS");
+        columns.map(|columns| command.env("COLUMNS", columns));
+        let text = stdout(&command.output().unwrap());
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest > Some(width - 20) && longest <= Some(width), "{longest:?} of {width}:\n{text}");
+    }
 }
 
 #[test]
@@ -496,6 +526,8 @@ fn what_if_shows_the_window_for_people_and_for_machines() {
     assert!(document["window"]["recommended"].is_i64(), "{document}");
     let layers = document["layers"].as_array().expect("layers");
     assert_eq!(layers.iter().map(|layer| &layer["layer"]).collect::<Vec<_>>(), ["fc2"]);
+    let one = stdout(&run(&here, &["whatif", "runs/healthy", "--layer", "fc2"]));
+    assert!(one.contains("Loss scales of the whole run: ") && !one.contains("Ehat, the predicted"), "{one}");
     let report: Value =
         serde_json::from_str(&stdout(&run(&here, &["report", "runs/healthy", "--format", "json"]))).expect("JSON");
     assert_eq!(report["whatif"]["window"], document["window"]);
@@ -534,7 +566,7 @@ fn a_configuration_accepts_a_finding_and_every_report_says_so() {
     let said = stdout(&output);
     assert_eq!(code(&output), 0, "{said}");
     assert!(said.contains("configuration ampdoctor.toml: scale-thrash skip-share = 0.5 (default 0.02)"), "{said}");
-    assert!(said.contains("It is being looked at.") && said.contains("accepted in vain\n  AMP408"), "{said}");
+    assert!(said.contains("with 3 that follow: It is being") && said.contains("accepted in vain\n  AMP408"), "{said}");
     let output = run(&here, &["report", "runs/sick", "--format", "json"]);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(report["accepted"][0]["finding"]["code"], code_found.as_str());
@@ -558,4 +590,26 @@ fn a_configuration_that_is_wrong_is_told_with_its_line_before_anything_is_read()
     let output = run(&here, &["check", "runs/healthy", "--config", "missing.toml"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).contains("missing.toml"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_configuration_is_read_without_a_run() {
+    let here = here();
+    let output = run(&here, &["config"]);
+    assert_eq!((code(&output), stdout(&output)), (2, String::new()), "there is none here");
+    fs::write(here.path().join("ampdoctor.toml"), "[rules.AMP301]\nskip-share = 0.5\n[layers.fd2.AMP101]\nnear = 2\n")
+        .unwrap();
+    let output = run(&here, &["config"]);
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    assert!(stdout(&output).contains("scale-thrash skip-share = 0.5 (default 0.02)"), "{}", stdout(&output));
+    let said = stdout(&run(&here, &["check", "runs/healthy"]));
+    assert!(said.contains("no layer of this run matches `fd2` of the configuration. Did you mean `fc2`?"), "{said}");
+    fs::write(here.path().join("wrong.toml"), "[rules.AMP31]\n[rules.AMP301]\nskip-shar = 0.5\n").unwrap();
+    let output = run(&here, &["config", "wrong.toml"]);
+    assert_eq!((code(&output), stdout(&output)), (2, String::new()));
+    assert!(
+        stderr(&output).contains("wrong.toml:1") && stderr(&output).contains("wrong.toml:3"),
+        "{}",
+        stderr(&output)
+    );
 }

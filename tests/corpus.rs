@@ -50,6 +50,16 @@ fn diagnosis(entry: &Entry) -> Diagnosis {
     rank.diagnosis
 }
 
+#[test]
+fn a_rule_of_the_run_names_no_layer() {
+    for entry in entries() {
+        for finding in diagnosis(&entry).findings().iter().flat_map(Finding::with_consequences) {
+            let is_of_a_layer = ampdoctor::rules::names_layers(finding.code);
+            assert!(is_of_a_layer || finding.layer.is_empty(), "{}: {} in {}", entry.file, finding.code, finding.layer);
+        }
+    }
+}
+
 /// The findings that are a diagnosis: a remark counts only where it is asked for.
 fn counted<'a>(entry: &'a Entry, diagnosis: &'a Diagnosis) -> Vec<&'a Finding> {
     let counts =

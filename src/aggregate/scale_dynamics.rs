@@ -74,6 +74,8 @@ pub struct ScaleDynamics {
     pub below_one: Option<(u64, u64)>,
     /// The first jump.
     pub first_jump: Option<Jump>,
+    /// The step of the latest jump.
+    pub latest_jump: Option<u64>,
     /// Jumps of the whole run.
     pub jumps: u64,
     /// Scales of several scalers are mixed: nothing here can be told apart.
@@ -100,8 +102,8 @@ impl ScaleDynamics {
 
     /// New settings begin a new history: what the old ones did says nothing of these.
     pub(super) fn restart(&mut self) {
-        let (first_jump, jumps, several_scalers) = (self.first_jump, self.jumps, self.several_scalers);
-        *self = Self { first_jump, jumps, several_scalers, ..Self::default() };
+        let Self { first_jump, latest_jump, jumps, several_scalers, .. } = *self;
+        *self = Self { first_jump, latest_jump, jumps, several_scalers, ..Self::default() };
     }
 
     pub(super) fn push(&mut self, step: &Step, config: Option<&ScalerConfig>) {
@@ -203,6 +205,7 @@ impl ScaleDynamics {
     fn note_jump(&mut self, jump: Jump) {
         self.jumps += 1;
         self.first_jump.get_or_insert(jump);
+        self.latest_jump = Some(jump.step);
     }
 }
 

@@ -18,11 +18,12 @@ pub(super) struct Arguments {
 
 const ROOT_EXAMPLES: &str = "\
 Examples:
-  ampdoctor watch -- target/release/train    start a trainer and watch it
-  ampdoctor check runs/fp16                  the verdict on a run that was recorded
-  ampdoctor explain AMP201                   what a finding means
+  ampdoctor watch -- target/release/train   start a trainer and watch it
+  ampdoctor check runs/fp16                 the verdict on a recorded run
+  ampdoctor explain AMP201                  what a finding means
 
-A trainer records where AMPDOCTOR_RUN says, or in the run directory it was given. NO_COLOR=1 turns colours off.";
+A trainer records where AMPDOCTOR_RUN says, or in the directory it was given.
+NO_COLOR=1 turns colours off. Into a pipe, text is as wide as COLUMNS says, or 80.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -34,6 +35,8 @@ pub(super) enum Command {
     Report(ReportArgs),
     /// What other loss scales and formats would make of a run, without training again
     Whatif(WhatifArgs),
+    /// Read a configuration without a run, and say what it sets
+    Config(ConfigFileArgs),
     /// List the rules
     Rules(RulesArgs),
     /// Explain a rule: what it finds, its thresholds and their reasons
@@ -63,6 +66,27 @@ pub(super) struct ConfigArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
+
+/// A configuration by itself.
+#[derive(Debug, Args)]
+#[command(after_help = CONFIG_HELP)]
+pub(super) struct ConfigFileArgs {
+    /// The file [default: ampdoctor.toml]
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+const CONFIG_HELP: &str = "\
+All mistakes are told at once, each with its line and the nearest name. Whether
+its patterns match layers is said in the report of a run.
+
+Exit status:
+  0  it is read without a mistake
+  2  it has mistakes, or cannot be read
+
+Examples:
+  ampdoctor config
+  ampdoctor config ci/ampdoctor.toml";
 
 #[derive(Debug, Args)]
 #[command(override_usage = WATCH_USAGE, after_help = WATCH_HELP)]
@@ -96,11 +120,12 @@ ampdoctor watch [OPTIONS] RUN
 
 const WATCH_HELP: &str = "\
 Exit status:
-  that of the command that was started; 0 for a run that was only watched; 2 wrong usage or unreadable;
-  128 + n where signal n ended the watching
+  that of the command that was started; 0 for a run that was only watched;
+  2 wrong usage or unreadable; 128 + n where signal n ended the watching
 
-SIGINT and SIGTERM stop the command too. It goes on when the terminal goes away (SIGHUP).
-What it prints goes to output.log in the run directory. While it is watched, of more than 8 MB the last part is kept.
+SIGINT and SIGTERM stop the command too. It goes on when the terminal goes away
+(SIGHUP). What it prints goes to output.log in the run directory; while it is
+watched, of more than 8 MB the last part is kept.
 
 Examples:
   ampdoctor watch runs/fp16
@@ -130,7 +155,7 @@ Exit status:
   1  findings: at least one warning or error
   2  wrong usage, or nothing could be read, or the report could not be written
   3  could not tell: not enough was observed
-  4  the command failed; its own status is printed, and so are the findings up to then
+  4  the command failed; its own status is printed, and the findings up to then
 
 Examples:
   ampdoctor check runs/fp16
@@ -162,7 +187,8 @@ Exit status:
 
 Examples:
   ampdoctor report runs/fp16
-  ampdoctor report runs/fp16 --format json | jq '.findings[] | {code, layer, onset_step, remedy}'";
+  ampdoctor report runs/fp16 --format brief
+  ampdoctor report runs/fp16 --format json | jq '.findings[] | {code, layer, remedy}'";
 
 #[derive(Debug, Args)]
 #[command(after_help = WHATIF_HELP)]
@@ -186,22 +212,28 @@ pub(super) struct WhatifArgs {
 
 const WHATIF_HELP: &str = "\
 What it shows:
-  the window   loss scales at which no layer loses the direction of its gradient and none overflows,
-               and the layers that limit it; where no scale serves all layers, the one to change
-  the chart    Ehat, the predicted 1 - cosine between a gradient and what FP16 keeps of it, and the shares
-               of its elements that would be subnormal (fading), zero (lost) or too large (overflow),
-               at every loss scale from 2^-10 to 2^24
+  the window   loss scales at which no layer loses the direction of its gradient
+               and none overflows, and the layers that limit it; where no scale
+               serves all layers, the one to change
+  the chart    Ehat, the predicted 1 - cosine between a gradient and what FP16
+               keeps of it, and the shares of its elements that would be
+               subnormal (fading), zero (lost) or too large (overflow), at every
+               loss scale from 2^-10 to 2^24
   the layers   the window of each, and its numbers at one scale (--scale)
-  the formats  which layer could hold its activations, gradients and weights in FP16, BF16, FP8 E4M3 and
-               E5M2: as they are, or only with a scale of its own for each tensor
+  the formats  which layer could hold its activations, gradients and weights in
+               FP16, BF16, FP8 E4M3 and E5M2: as they are, or only with a scale
+               of its own for each tensor
   the memory   what is held in which dtype, and what another would take
 
-All of it is computed from the exponents that were recorded. A run in FP32 or BF16 tells exactly what FP16 would
-do. One in FP16 has lost what lay below 2^-25 at its own loss scale: at higher scales the shares are \"at least\".
+With --layer the chart and the memory, which are of the whole run, are left out.
+
+All of it is computed from the exponents that were recorded. A run in FP32 or
+BF16 tells exactly what FP16 would do. One in FP16 has lost what lay below 2^-25
+at its own loss scale: at higher scales the shares are \"at least\".
 
 Exit status:
   0  written
-  2  wrong usage, or nothing could be read
+  2  wrong usage, a layer that is not there, or nothing could be read
 
 Examples:
   ampdoctor whatif runs/fp32
@@ -217,7 +249,9 @@ pub(super) struct RulesArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  ampdoctor explain AMP201\n  ampdoctor explain gradient-underflow")]
+#[command(
+    after_help = "Exit status:\n  0  explained\n  2  there is no such rule\n\nExamples:\n  ampdoctor explain AMP201\n  ampdoctor explain gradient-underflow"
+)]
 pub(super) struct ExplainArgs {
     /// Code or name of the rule
     #[arg(value_name = "RULE")]
@@ -228,11 +262,15 @@ fn formats() -> PossibleValuesParser {
     PossibleValuesParser::new(FORMATS.iter().map(|format| PossibleValue::new(format.name).help(format.summary)))
 }
 
+/// Columns and rows below which a frame is all borders and names cut short.
+const SMALLEST_FRAME: (u16, u16) = (40, 10);
+
 fn frame_size(text: &str) -> Result<(u16, u16), String> {
     let parsed = text.split_once(['x', 'X']).and_then(|(w, h)| Some((w.parse().ok()?, h.parse().ok()?)));
     match parsed {
-        Some((w, h)) if w > 0 && h > 0 => Ok((w, h)),
-        _ => Err("a size is columns x rows, as in 120x40".into()),
+        Some((w, h)) if w >= SMALLEST_FRAME.0 && h >= SMALLEST_FRAME.1 => Ok((w, h)),
+        Some(_) => Err(format!("a frame shows nothing below {}x{}", SMALLEST_FRAME.0, SMALLEST_FRAME.1)),
+        None => Err("a size is columns x rows, as in 120x40".into()),
     }
 }
 
@@ -257,6 +295,16 @@ mod tests {
 
     fn parse(words: &[&str]) -> Result<Arguments, clap::Error> {
         Arguments::try_parse_from([&["ampdoctor"], words].concat())
+    }
+
+    #[test]
+    fn no_line_of_a_help_text_is_wider_than_a_terminal() {
+        for command in Arguments::command().get_subcommands().chain([&Arguments::command()]) {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in text.lines() {
+                assert!(line.chars().count() <= 80 || line.contains(" | jq"), "{}: {line}", command.get_name());
+            }
+        }
     }
 
     #[test]
@@ -285,8 +333,10 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_has_two_sides() {
+    fn a_frame_has_two_sides_and_room_for_something() {
         assert_eq!(frame_size("120x40"), Ok((120, 40)));
+        assert_eq!(frame_size("40X10"), Ok((40, 10)));
+        assert!(frame_size("10x5").unwrap_err().contains("below 40x10"));
         for wrong in ["", "120", "x40", "0x40", "120x40x2", "-1x2"] {
             assert!(frame_size(wrong).is_err(), "{wrong}");
         }

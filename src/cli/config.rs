@@ -1,5 +1,6 @@
 //! `ampdoctor.toml`: what its user decided about the rules.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -9,7 +10,10 @@ use anyhow::Context;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::suggest::nearest;
+use super::args::ConfigFileArgs;
+use super::exit::Exit;
+use super::terminal::Terminal;
+use crate::report::{Layout, nearest, settings_text};
 use crate::rules::{self, Allow, Level, Limit, Pattern, Policy, Rule, RuleInfo, Severity, Threshold};
 
 /// The file that is read where none is named.
@@ -21,14 +25,28 @@ const LEVELS: [(&str, Option<Severity>); 4] = [
     ("error", Some(Severity::Error)),
 ];
 
-/// What is wrong with a file, and where.
+/// All that is wrong with a file, a line each with its place.
 #[derive(Debug, thiserror::Error)]
-#[error("{message}: {file}:{line}")]
-struct ConfigError {
-    message: String,
-    file: String,
-    /// From 1.
-    line: usize,
+#[error("{}", .0.join("\n"))]
+struct ConfigError(Vec<String>);
+
+/// `ampdoctor config`: reads the file alone, and says what it sets.
+pub(super) fn config(args: &ConfigFileArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let policy = policy(Some(args.file.as_deref().unwrap_or(Path::new(FILE))))?;
+    terminal.print(&told(&policy, &terminal.layout))?;
+    Ok(Exit::Success)
+}
+
+/// What a file sets, a line each, and that nothing in it is wrong.
+fn told(policy: &Policy, layout: &Layout) -> String {
+    let settings = settings_text(policy);
+    let file = policy.file.as_deref().unwrap_or(FILE);
+    let mut out = match settings.len() {
+        0 => format!("{file} is read without a mistake, and sets nothing\n"),
+        n => format!("{file} is read without a mistake; {n} setting{}\n", if n == 1 { "" } else { "s" }),
+    };
+    settings.iter().for_each(|setting| out.push_str(&layout.wrap("  ", "    ", setting)));
+    out
 }
 
 /// What the file says that is named, else `ampdoctor.toml` in the current directory, else nothing.
@@ -58,14 +76,19 @@ pub(super) fn policy(named: Option<&Path>) -> anyhow::Result<Policy> {
 fn parse(text: &str, file: &str) -> Result<Policy, ConfigError> {
     let at = |Mistake { message, span }: Mistake| {
         let line = text.bytes().take(span.start).filter(|&byte| byte == b'\n').count() + 1;
-        ConfigError { message, file: file.to_owned(), line }
+        format!("{message}: {file}:{line}")
     };
     let document = DeTable::parse(text).map_err(|error| {
-        at(Mistake { message: format!("this is no TOML: {}", error.message()), span: error.span().unwrap_or(0..0) })
+        let message = format!("this is no TOML: {}", error.message());
+        ConfigError(vec![at(Mistake { message, span: error.span().unwrap_or(0..0) })])
     })?;
-    let mut policy = Policy { file: Some(file.to_owned()), ..Policy::default() };
-    read(document.get_ref(), &mut policy).map_err(at)?;
-    Ok(policy)
+    let mut reader =
+        Reader { policy: Policy { file: Some(file.to_owned()), ..Policy::default() }, mistakes: Vec::new() };
+    reader.document(document.get_ref());
+    match reader.mistakes.is_empty() {
+        true => Ok(reader.policy),
+        false => Err(ConfigError(reader.mistakes.into_iter().map(at).collect())),
+    }
 }
 
 /// What is wrong, and the bytes it stands in.
@@ -76,55 +99,109 @@ struct Mistake {
 
 type Read<T = ()> = Result<T, Mistake>;
 
-fn read(document: &DeTable<'_>, policy: &mut Policy) -> Read {
-    for (key, value) in in_order(document) {
-        match key.get_ref().as_ref() {
-            "rules" => rules_of(value, None, policy)?,
-            "layers" => {
-                for (pattern, rules) in in_order(table(value)?) {
-                    rules_of(rules, Some(Pattern::new(pattern.get_ref())), policy)?;
-                }
-            }
-            "allow" => {
-                for allowed in array(value)? {
-                    policy.allow.push(allow(allowed)?);
-                }
-            }
-            _ => return Err(unknown(key, "there is nothing called", &["rules", "layers", "allow"])),
-        }
-    }
-    Ok(())
+/// What was read so far, and all that was wrong with it: somebody who mends a file wants to do so once.
+struct Reader {
+    policy: Policy,
+    mistakes: Vec<Mistake>,
 }
 
-/// The settings of some rules, in the whole run or in some layers.
-fn rules_of(value: &Spanned<DeValue<'_>>, layers: Option<Pattern>, policy: &mut Policy) -> Read {
-    let mut named: Vec<(&str, &str)> = Vec::new();
-    for (key, settings) in in_order(table(value)?) {
-        let rule = rule(key.get_ref(), key.span())?;
-        let RuleInfo { code, name, .. } = *rule.info();
-        if let Some((_, before)) = named.iter().find(|(known, _)| *known == code) {
-            let message = format!(
-                "`{before}` and `{}` are one rule, {code} {name}: put its settings into one table",
-                key.get_ref()
-            );
-            return Err(Mistake { message, span: key.span() });
-        }
-        named.push((code, key.get_ref()));
-        for (name, value) in in_order(table(settings)?) {
-            let layers = layers.clone();
-            match name.get_ref().as_ref() {
-                "level" => {
-                    let RuleInfo { code, name, .. } = *rule.info();
-                    policy.levels.push(Level { code, name, layers, severity: level(value)? });
-                }
-                _ => {
-                    let threshold = threshold(rule, name, layers.is_some())?;
-                    policy.limits.set(Limit { threshold, layers, value: number(value, &threshold)? });
-                }
-            }
+impl Reader {
+    fn note(&mut self, read: Read) {
+        self.mistakes.extend(read.err());
+    }
+
+    fn document(&mut self, document: &DeTable<'_>) {
+        for (key, value) in in_order(document) {
+            let read = match key.get_ref().as_ref() {
+                "rules" => self.rules(value, None),
+                "layers" => self.layers(value),
+                "allow" => self.allowances(value),
+                _ => Err(unknown(key, "there is nothing called", &["rules", "layers", "allow"])),
+            };
+            self.note(read);
         }
     }
-    Ok(())
+
+    fn layers(&mut self, value: &Spanned<DeValue<'_>>) -> Read {
+        for (pattern, rules) in in_order(table(value)?) {
+            let read = self.rules(rules, Some(&Pattern::new(pattern.get_ref())));
+            self.note(read);
+        }
+        Ok(())
+    }
+
+    fn allowances(&mut self, value: &Spanned<DeValue<'_>>) -> Read {
+        for allowed in array(value)? {
+            let read = allow(allowed).map(|allow| self.policy.allow.push(allow));
+            self.note(read);
+        }
+        Ok(())
+    }
+
+    /// The settings of some rules, in the whole run or in some layers.
+    fn rules(&mut self, value: &Spanned<DeValue<'_>>, layers: Option<&Pattern>) -> Read {
+        let mut named: Vec<(&str, &str)> = Vec::new();
+        for (key, settings) in in_order(table(value)?) {
+            let read = rule(key.get_ref(), key.span()).and_then(|rule| {
+                let RuleInfo { code, name, .. } = *rule.info();
+                if let Some((_, before)) = named.iter().find(|(known, _)| *known == code) {
+                    let message = format!(
+                        "`{before}` and `{}` are one rule, {code} {name}: put its settings into one table",
+                        key.get_ref()
+                    );
+                    return Err(Mistake { message, span: key.span() });
+                }
+                named.push((code, key.get_ref()));
+                refuse_layers(rule.info(), layers, key.span())?;
+                self.settings(rule, settings, layers)
+            });
+            self.note(read);
+        }
+        Ok(())
+    }
+
+    fn settings(&mut self, rule: &'static dyn Rule, settings: &Spanned<DeValue<'_>>, layers: Option<&Pattern>) -> Read {
+        for (name, value) in in_order(table(settings)?) {
+            let read = match name.get_ref().as_ref() {
+                "level" => self.level(rule.info(), value, layers),
+                _ => self.threshold(rule, name, value, layers),
+            };
+            self.note(read);
+        }
+        Ok(())
+    }
+
+    fn level(&mut self, rule: &RuleInfo, value: &Spanned<DeValue<'_>>, layers: Option<&Pattern>) -> Read {
+        let RuleInfo { code, name, .. } = *rule;
+        self.policy.levels.push(Level { code, name, layers: layers.cloned(), severity: level(value)? });
+        Ok(())
+    }
+
+    fn threshold(
+        &mut self,
+        rule: &'static dyn Rule,
+        name: &Spanned<Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+        layers: Option<&Pattern>,
+    ) -> Read {
+        let threshold = threshold(rule, name, layers.is_some())?;
+        let value = number(value, &threshold)?;
+        self.policy.limits.set(Limit { threshold, layers: layers.cloned(), value });
+        Ok(())
+    }
+}
+
+/// A rule that is about the run has nothing to set for some layers: it would be read and do nothing.
+fn refuse_layers(rule: &RuleInfo, layers: Option<&Pattern>, span: Range<usize>) -> Read {
+    let Some(pattern) = layers.filter(|pattern| !rules::names_layers(rule.code) && !pattern.matches("")) else {
+        return Ok(());
+    };
+    let RuleInfo { code, name, .. } = rule;
+    let message = format!(
+        "rule {code} {name} judges the run as a whole and names no layer, so nothing can be set for `{pattern}`; \
+         say it under `[rules.{name}]`"
+    );
+    Err(Mistake { message, span })
 }
 
 fn rule(name: &str, span: Range<usize>) -> Read<&'static dyn Rule> {
@@ -137,7 +214,7 @@ fn rule(name: &str, span: Range<usize>) -> Read<&'static dyn Rule> {
     })
 }
 
-fn threshold(rule: &'static dyn Rule, name: &Spanned<std::borrow::Cow<'_, str>>, by_layer: bool) -> Read<Threshold> {
+fn threshold(rule: &'static dyn Rule, name: &Spanned<Cow<'_, str>>, by_layer: bool) -> Read<Threshold> {
     let all = rule.thresholds();
     let RuleInfo { code, name: of, .. } = rule.info();
     let Some(known) = all.iter().find(|threshold| threshold.name == name.get_ref().as_ref()) else {
@@ -155,22 +232,36 @@ fn threshold(rule: &'static dyn Rule, name: &Spanned<std::borrow::Cow<'_, str>>,
 }
 
 fn allow(value: &Spanned<DeValue<'_>>) -> Read<Allow> {
-    let (mut code, mut layers, mut reason) = (None, None, None);
+    let (mut of, mut layers, mut reason) = (None, None, None);
     for (key, value) in in_order(table(value)?) {
         match key.get_ref().as_ref() {
-            "code" => code = Some(rule(string(value)?, value.span())?.info().code),
-            "layer" => layers = Some(Pattern::new(string(value)?)),
+            "code" => of = Some(rule(string(value)?, value.span())?.info()),
+            "layer" => layers = Some((Pattern::new(string(value)?), value.span())),
             "reason" => reason = Some(string(value)?.trim()).filter(|reason| !reason.is_empty()),
             _ => return Err(unknown(key, "an acceptance has no", &["code", "layer", "reason"])),
         }
     }
     let missing = |what: &str| Mistake { message: format!("an acceptance needs a {what}"), span: value.span() };
     let reason = reason.ok_or_else(|| missing("`reason`: it is repeated in every report"))?;
-    Ok(Allow {
-        code: code.ok_or_else(|| missing("`code`: of the rule whose finding is accepted"))?,
-        layers,
-        reason: reason.into(),
-    })
+    let rule = of.ok_or_else(|| missing("`code`: of the rule whose finding is accepted"))?;
+    if !rules::makes_findings(rule.code) {
+        let RuleInfo { code, name, .. } = rule;
+        let message = format!(
+            "rule {code} {name} makes no finding that could be accepted, only a doubt; `level = \"off\"` under `[rules.{name}]` takes it away"
+        );
+        return Err(Mistake { message, span: value.span() });
+    }
+    if let Some((pattern, span)) = &layers
+        && !rules::names_layers(rule.code)
+        && !pattern.matches("")
+    {
+        let RuleInfo { code, name, .. } = rule;
+        let message = format!(
+            "rule {code} {name} judges the run as a whole and names no layer: leave out `layer = \"{pattern}\"`"
+        );
+        return Err(Mistake { message, span: span.clone() });
+    }
+    Ok(Allow { code: rule.code, layers: layers.map(|(pattern, _)| pattern), reason: reason.into() })
 }
 
 fn level(value: &Spanned<DeValue<'_>>) -> Read<Option<Severity>> {
@@ -212,7 +303,7 @@ fn is_no(value: &Spanned<DeValue<'_>>, wanted: &str) -> Mistake {
     Mistake { message: format!("here a {wanted} is wanted, not a {}", value.get_ref().type_str()), span: value.span() }
 }
 
-fn unknown(key: &Spanned<std::borrow::Cow<'_, str>>, what: &str, known: &[&str]) -> Mistake {
+fn unknown(key: &Spanned<Cow<'_, str>>, what: &str, known: &[&str]) -> Mistake {
     let typed = key.get_ref();
     let message = format!("{what} `{typed}`. {}It knows {}", meant(typed, known.iter().copied()), known.join(", "));
     Mistake { message, span: key.span() }
@@ -223,7 +314,7 @@ fn meant<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// The entries of a table in the order of the file.
-fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries

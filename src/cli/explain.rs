@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::args::{ExplainArgs, RulesArgs};
 use super::exit::Exit;
-use super::suggest::nearest;
 use super::terminal::Terminal;
+use crate::report::nearest;
 use crate::report::{Layout, render_page};
 use crate::rules::{self, Rule, RuleInfo, Threshold};
 
@@ -29,12 +29,26 @@ fn infos() -> Vec<&'static RuleInfo> {
     rules::all().iter().map(|rule| rule.info()).collect()
 }
 
+/// What there is in place of a rule that there is not. A code that is none is no slip of the pen: its family is named, not a neighbour of it.
 fn unknown_rule(typed: &str) -> String {
+    if let Some(family) = family_of(typed) {
+        let names: Vec<String> = family.iter().map(|info| format!("{} {}", info.code, info.name)).collect();
+        return format!("there is no rule {typed}. Of its family there are {}.", names.join(", "));
+    }
     let hint = match nearest(typed, infos().into_iter().flat_map(|info| [info.code, info.name])) {
         Some(name) => format!("Did you mean {name}? "),
         None => String::new(),
     };
     format!("there is no rule {typed}. {hint}`ampdoctor rules` lists them all.")
+}
+
+/// The rules whose code begins as the one that was typed, where a code was typed.
+fn family_of(typed: &str) -> Option<Vec<&'static RuleInfo>> {
+    let code = typed.trim().to_uppercase();
+    let digits = code.strip_prefix("AMP").unwrap_or(&code);
+    let is_code = digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let family: Vec<_> = infos().into_iter().filter(|info| is_code && info.code[3..4] == digits[..1]).collect();
+    (!family.is_empty()).then_some(family)
 }
 
 fn as_table(rules: &[&RuleInfo], layout: &Layout) -> String {

@@ -25,15 +25,31 @@ pub fn help_pages() -> Vec<(String, String)> {
 }
 
 /// Prints help, version or a usage error, with a hint where a run was typed in place of a command.
-pub(super) fn usage_error(error: clap::Error) -> Exit {
+pub(super) fn usage_error(mut error: clap::Error) -> Exit {
+    drop_misleading_tip(&mut error);
     // A closed pipe is no error, and there is nobody left to tell of another.
     let _ = error.print();
-    if let Some(hint) = run_as_command(&error, &std::env::args_os().collect::<Vec<_>>()) {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    if let Some(hint) = run_as_command(&error, &typed).or_else(|| config_alone(&error, &typed)) {
         say_on_stderr(&hint);
     }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
         _ => Exit::Usage,
+    }
+}
+
+/// Who names a configuration and no run may want to know whether it is right.
+fn config_alone(error: &clap::Error, typed: &[OsString]) -> Option<String> {
+    let is_named = typed.iter().any(|word| word.to_string_lossy().starts_with("--config"));
+    (error.kind() == ErrorKind::MissingRequiredArgument && is_named)
+        .then(|| "\n  hint: to check a configuration without a run, say `ampdoctor config FILE`\n".into())
+}
+
+/// After `--` stands the command to start: an option that is none is not meant to be passed there, as clap suggests.
+fn drop_misleading_tip(error: &mut clap::Error) {
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
     }
 }
 

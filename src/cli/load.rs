@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::suggest::nearest;
 use super::terminal::{Terminal, say_on_stderr};
 use crate::recording::{ReadError, rank_files};
+use crate::report::nearest;
 use crate::report::{Progress, RunRecording, read_run_under};
 use crate::rules::Policy;
 

@@ -13,7 +13,6 @@ mod load;
 mod report;
 mod report_file;
 mod run_dir;
-mod suggest;
 mod terminal;
 mod watch;
 mod whatif;
@@ -50,6 +49,7 @@ fn dispatch(arguments: Arguments, terminal: &Terminal) -> anyhow::Result<ExitCod
         Command::Report(args) => report::report(args, terminal)?.into(),
         Command::Watch(args) => watch::watch(args)?,
         Command::Whatif(args) => whatif::whatif(args, terminal)?.into(),
+        Command::Config(args) => config::config(&args, terminal)?.into(),
         Command::Rules(args) => explain::rules(args, terminal)?.into(),
         Command::Explain(args) => explain::explain(&args, terminal)?.into(),
     })

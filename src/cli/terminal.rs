@@ -21,11 +21,12 @@ impl Terminal {
     /// Asks the process: are these terminals, how wide, and are colours wanted?
     pub fn of_process() -> Self {
         let (stdout, stderr) = (io::stdout().is_terminal(), io::stderr().is_terminal());
-        let layout = |is_terminal| layout_of(is_terminal, wants_colour(), columns);
+        let layout = || terminal_layout(wants_colour(), columns);
+        let piped = piped_width(std::env::var("COLUMNS").ok().as_deref());
         // A message in a log stays on its line, where it can be searched for.
         let unbroken = Layout { width: usize::MAX, colour: false };
-        let on_stderr = if stderr { layout(true) } else { unbroken };
-        Self { layout: layout(stdout), stderr: on_stderr, stderr_is_terminal: stderr }
+        let on_stderr = if stderr { layout() } else { unbroken };
+        Self { layout: if stdout { layout() } else { piped }, stderr: on_stderr, stderr_is_terminal: stderr }
     }
 
     /// Writes to standard output. A reader that has gone away is no error.
@@ -76,10 +77,13 @@ pub(super) fn say_on_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-fn layout_of(is_terminal: bool, wants_colour: bool, columns: impl Fn() -> Option<usize>) -> Layout {
-    if !is_terminal {
-        return Layout::default();
-    }
+/// For a pipe or a file: as wide as COLUMNS says, where it says anything, and without colours.
+fn piped_width(columns: Option<&str>) -> Layout {
+    let columns = columns.and_then(|text| text.trim().parse().ok()).filter(|&columns| columns > 0);
+    columns.map_or_else(Layout::default, |columns| Layout::terminal(columns, false))
+}
+
+fn terminal_layout(wants_colour: bool, columns: impl Fn() -> Option<usize>) -> Layout {
     Layout::terminal(columns().unwrap_or(Layout::PLAIN_WIDTH), wants_colour)
 }
 
@@ -122,9 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_terminal_gets_colours_and_its_own_width() {
-        assert_eq!(layout_of(false, true, || Some(60)), Layout::default());
-        assert_eq!(layout_of(true, true, || Some(60)), Layout { width: 60, colour: true });
-        assert_eq!(layout_of(true, false, || None), Layout { width: 100, colour: false });
+    fn only_a_terminal_gets_colours_and_a_pipe_the_width_of_columns() {
+        assert_eq!(terminal_layout(true, || Some(60)), Layout { width: 60, colour: true });
+        assert_eq!(terminal_layout(false, || None), Layout { width: 80, colour: false });
+        for (columns, width) in [(None, 80), (Some("60"), 60), (Some("x"), 80), (Some("0"), 80), (Some("300"), 110)] {
+            assert_eq!(piped_width(columns), Layout { width, colour: false }, "{columns:?}");
+        }
     }
 }

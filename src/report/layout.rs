@@ -13,15 +13,15 @@ pub struct Layout {
 }
 
 impl Default for Layout {
-    /// No colours, [`Layout::PLAIN_WIDTH`] columns: for files and pipes.
+    /// No colours, [`Layout::PLAIN_WIDTH`] columns: for files.
     fn default() -> Self {
         Self { width: Self::PLAIN_WIDTH, colour: false }
     }
 }
 
 impl Layout {
-    /// Columns where there is no terminal to ask.
-    pub const PLAIN_WIDTH: usize = 100;
+    /// Columns where nobody says how many there are.
+    pub const PLAIN_WIDTH: usize = 80;
     /// Text wider than this is hard to read, however wide the terminal.
     pub const MAX_WIDTH: usize = 110;
     /// Below this, wrapping does more harm than a line that is too long.
@@ -73,11 +73,24 @@ impl Layout {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 
+    /// The parts one after another, with lines broken between them; within one only where it is longer than a line.
+    pub(super) fn wrap_parts(&self, first: &str, indent: &str, parts: &[String], between: &str) -> String {
+        let room = self.width.saturating_sub(indent.chars().count() + between.trim_end().chars().count());
+        let whole = |part: &String| match part.chars().count() <= room {
+            true => part.replace(' ', UNBROKEN),
+            false => part.clone(),
+        };
+        let text = parts.iter().map(whole).collect::<Vec<_>>().join(between);
+        self.wrap(first, indent, &text)
+    }
+
     /// Breaks `text` into lines that begin with `indent` (the first with `first`); `first` and `indent` should be equally wide.
     ///
     /// Line breaks in `text` are kept. A word that is longer than a line stands alone on one. Widths are counted in characters.
     pub fn wrap(&self, first: &str, indent: &str, text: &str) -> String {
         let room = self.width.saturating_sub(indent.chars().count()).max(1);
+        // A number and its percent sign stay together.
+        let text = text.replace(" %", &format!("{UNBROKEN}%"));
         let mut out = String::new();
         for line in text.trim_end().split('\n').flat_map(|line| broken(line, room)) {
             out.push_str(if out.is_empty() { first } else { indent });
@@ -85,9 +98,12 @@ impl Layout {
             out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
         }
-        out
+        out.replace(UNBROKEN, " ")
     }
 }
+
+/// Stands for a space at which no line is broken: a control character, which no text holds.
+pub(super) const UNBROKEN: &str = "\u{1}";
 
 fn broken(line: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -1,6 +1,7 @@
 //! Markdown on a terminal: what rule pages use of it, no more.
 
 use super::Layout;
+use super::layout::UNBROKEN;
 
 /// `markdown` with headings in bold, paragraphs and list items wrapped, code and tables as they are.
 pub(super) fn on_terminal(markdown: &str, layout: &Layout) -> String {
@@ -61,18 +62,15 @@ fn flush(block: &mut String, layout: &Layout, out: &mut String) {
     }
 }
 
-/// The text in lines, none of which breaks within a short piece of code or before a percent sign.
+/// The text in lines, none of which breaks within a short piece of code.
 fn wrapped(first: &str, indent: &str, text: &str, layout: &Layout) -> String {
     let (text, longest) = (plain(text), layout.width / 2);
     let halves = text.split('`').enumerate().map(|(i, part)| match i % 2 {
         1 if part.chars().count() <= longest => part.replace(' ', UNBROKEN),
-        _ => part.replace(" %", &format!("{UNBROKEN}%")),
+        _ => part.to_owned(),
     });
-    layout.wrap(first, indent, &halves.collect::<Vec<_>>().join("`")).replace(UNBROKEN, " ")
+    layout.wrap(first, indent, &halves.collect::<Vec<_>>().join("`"))
 }
-
-/// Stands for a space at which no line is broken: a control character, which no page holds.
-const UNBROKEN: &str = "\u{1}";
 
 /// The length of a list item's mark with its indentation: `- `, `* `, `12. `.
 fn item_mark(line: &str) -> Option<usize> {

@@ -3,6 +3,8 @@
 //! [`Run`] is what is reported: one [`Rank`] per recording. A format is one file of this module and one row of [`FORMATS`];
 //! every format is a pure function of the run, so the same recording gives the same bytes.
 
+mod brief;
+mod evidence;
 #[cfg(test)]
 mod fixture;
 mod json;
@@ -16,20 +18,24 @@ mod read;
 mod rounding;
 mod run;
 mod shadows;
+mod suggest;
 mod text;
 mod whatif;
 mod words;
 
+use brief::brief;
+pub use evidence::evidence_text;
 pub use json::{SCHEMA_VERSION, json};
 pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};
 pub use layout::Layout;
 pub use page::{page, page_file_name, page_index, render_page};
-pub use policy::policy_text;
+pub use policy::{policy_text, settings_text};
 pub use read::{Progress, RankRecording, RunRecording, read_run, read_run_under};
 pub use rounding::TensorRounding;
 pub use run::{Attributed, Counts, Rank, Run};
 pub use shadows::{LayerShadow, in_words};
-pub use text::{consequence_text, evidence_text, text};
+pub(crate) use suggest::nearest;
+pub use text::{consequence_text, text};
 pub use whatif::{Canvas, Piece, Row, Selection, Tone, WHATIF_SCHEMA_VERSION, whatif_json, whatif_rows, whatif_text};
 
 /// A form in which a run is reported.
@@ -45,6 +51,7 @@ pub struct Format {
 
 /// All formats, in the order in which help lists them.
 pub const FORMATS: &[Format] = &[
+    Format { name: "brief", summary: "the verdict, and a line for each finding", render: brief },
     Format { name: "json", summary: "everything, for machines (docs/report.schema.json)", render: |run, _| json(run) },
     Format {
         name: "layers",

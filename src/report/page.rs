@@ -4,7 +4,7 @@ use super::Layout;
 use super::markdown::on_terminal;
 use super::number::readable;
 use super::words::words_of;
-use crate::rules::{Rule, RuleInfo, Severity, Threshold};
+use crate::rules::{Rule, RuleInfo, Severity, Threshold, makes_findings, names_layers};
 
 /// The file name of a rule's page under `docs/rules`: `AMP201-gradient-underflow.md`.
 pub fn page_file_name(rule: &RuleInfo) -> String {
@@ -98,13 +98,27 @@ fn how_to_set(rule: &dyn Rule) -> String {
             names.join("`, `")
         ),
     };
+    let allow = how_to_accept(code);
     let text = format!(
-        "## How to silence or tune it\n\nIn `ampdoctor.toml`, in the directory in which `ampdoctor` is started. To accept a finding that you know, \
-         so that it fails no check:\n\n```toml\n[[allow]]\ncode = \"{code}\"\nlayer = \"head\"    # as the finding names it; without this line, any\n\
-         reason = \"...\"    # why it is no fault here; each report repeats it\n```\n\nTo change the rule:\n\n```toml\n[rules.{name}]\n\
-         level = \"off\"     # or \"info\" (fails no check), \"warning\", \"error\"\n{threshold}```\n\n{by_layer}"
+        "## How to silence or tune it\n\nIn `ampdoctor.toml`, in the directory in which `ampdoctor` is started. {allow}To change the rule:\n\n\
+         ```toml\n[rules.{name}]\nlevel = \"off\"     # or \"info\" (fails no check), \"warning\", \"error\"\n{threshold}```\n\n{by_layer}"
     );
     text.trim_end().to_string() + "\n"
+}
+
+/// The block that accepts a finding of this rule; nothing for a rule that only doubts.
+fn how_to_accept(code: &str) -> String {
+    if !makes_findings(code) {
+        return String::new();
+    }
+    let layer = match names_layers(code) {
+        true => "layer = \"head\"    # as the finding names it; without this line, any\n",
+        false => "",
+    };
+    format!(
+        "To accept a finding that you know, so that it fails no check:\n\n```toml\n[[allow]]\ncode = \"{code}\"\n{layer}\
+         reason = \"...\"    # why it is no fault here; each report repeats it\n```\n\n"
+    )
 }
 
 /// The index of all pages, in Markdown.

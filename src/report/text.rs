@@ -1,14 +1,16 @@
-//! The report for people: what ran, what was found, and the verdict last, where a terminal leaves the eye.
+//! The report for people: the verdict first, then what ran and what was found, and the verdict again last, where a terminal leaves the eye.
 
+use super::brief::{counted, empty, head, verdict, within};
+use super::evidence::evidence_lines;
 use super::number::{bytes, percent, readable};
-use super::policy::{policy_text, unused_text};
+use super::policy::{policy_text, unmatched_text, unused_text};
 use super::whatif::section;
-use super::{Attributed, Counts, Layout, Rank, Run, rounding, shadows};
-use crate::rules::{Doubt, Evidence, Finding, Health, Omitted, Value};
+use super::{Attributed, Layout, Rank, Run, rounding, shadows};
+use crate::rules::{Doubt, Finding, Health, Omitted};
 
 /// The text report of a run.
 pub fn text(run: &Run<'_>, layout: &Layout) -> String {
-    let mut out = String::new();
+    let mut out = head(run, layout);
     for rank in &run.ranks {
         out.push_str(&header(rank, layout));
     }
@@ -16,6 +18,9 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
         out.push_str(&layout.wrap("a rank that could not be read: ", "  ", &error.to_string()));
     }
     for line in run.policy().map(policy_text).unwrap_or_default() {
+        out.push_str(&layout.wrap("", "  ", &line));
+    }
+    for line in unmatched_text(run) {
         out.push_str(&layout.wrap("", "  ", &line));
     }
     out.extend(section(run, layout));
@@ -27,9 +32,14 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
     out.push_str(&accepted_text(run, layout));
     out.push_str(&doubts_text(&run.doubts(), run.is_distributed(), layout));
     out.push('\n');
-    out.push_str(&verdict(run, layout));
+    out.push_str(&verdict(run, layout, "above"));
+    if run.health() == Health::Findings {
+        out.push_str(&layout.wrap("", "", MORE));
+    }
     out
 }
+
+const MORE: &str = "`ampdoctor explain CODE` tells more of a finding.";
 
 /// What ran and how closely it was watched.
 fn header(rank: &Rank<'_>, layout: &Layout) -> String {
@@ -117,10 +127,6 @@ fn cut(rank: &Rank<'_>) -> String {
     )
 }
 
-fn empty(rank: &Rank<'_>) -> String {
-    format!("the recording of rank {} is empty: its process died before it began, or its disk was full.", rank.number())
-}
-
 fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) -> String {
     let finding = of.item;
     let severity = layout.severity(finding.severity, finding.severity.name());
@@ -134,8 +140,7 @@ fn finding_text(of: &Attributed<'_, Finding>, name_rank: bool, layout: &Layout) 
         out.push_str(&layout.wrap("  settings  ", INDENT, &settings));
     }
     if !finding.evidence.is_empty() {
-        let evidence: Vec<String> = finding.evidence.iter().map(evidence_text).collect();
-        out.push_str(&layout.wrap("  evidence  ", INDENT, &evidence.join(", ")));
+        out.push_str(&evidence_lines("  evidence  ", INDENT, &finding.evidence, layout));
     }
     out.push_str(&consequences_text(&finding.consequences, layout));
     out
@@ -157,13 +162,7 @@ fn consequences_text(consequences: &[Finding], layout: &Layout) -> String {
 /// A finding that follows from another, in a line: `AMP501 non-finite-origin in fc, operator log, since step 3 (error)`.
 pub fn consequence_text(finding: &Finding) -> String {
     let Finding { code, name, onset_step, .. } = finding;
-    let place = match (finding.layer.as_str(), finding.operator.as_str()) {
-        ("", "") => String::new(),
-        ("", operator) => format!(" in operator {operator}"),
-        (layer, "") => format!(" in {layer}"),
-        (layer, operator) => format!(" in {layer}, operator {operator}"),
-    };
-    format!("{code} {name}{place}, since step {onset_step} ({})", finding.severity.name())
+    format!("{code} {name}{}, since step {onset_step} ({})", within(finding), finding.severity.name())
 }
 
 const INDENT: &str = "            ";
@@ -186,21 +185,6 @@ fn period(finding: &Finding) -> String {
         last if last > finding.onset_step => format!("step {}, last seen at step {last}", finding.onset_step),
         _ => format!("step {}, seen there only", finding.onset_step),
     }
-}
-
-/// One number of evidence for people: `max_abs = 6.104e-5`; a name that ends in `_share` gives a percentage.
-pub fn evidence_text(evidence: &Evidence) -> String {
-    let value = match &evidence.value {
-        Value::Number(x) if is_share(evidence.name) => percent(*x),
-        Value::Number(x) => readable(*x),
-        Value::Count(n) => n.to_string(),
-        Value::Text(text) => text.clone(),
-    };
-    format!("{} = {value}", evidence.name)
-}
-
-fn is_share(name: &str) -> bool {
-    name.split('_').any(|word| word == "share")
 }
 
 fn omitted_text(run: &Run<'_>, layout: &Layout) -> String {
@@ -246,79 +230,6 @@ fn doubts_text(doubts: &[Attributed<'_, Doubt>], name_rank: bool, layout: &Layou
         out.push_str(&layout.wrap("  ", "    ", &format!("{}{rank}: {}", names.join(", "), first.item.reason)));
     }
     out
-}
-
-fn verdict(run: &Run<'_>, layout: &Layout) -> String {
-    let counts = run.counts();
-    match run.health() {
-        Health::Healthy => healthy(run, counts, layout),
-        Health::Findings => {
-            let gravest = run.findings().first().map_or(crate::rules::Severity::Warning, |of| of.item.severity);
-            let first = format!("{}: ", layout.severity(gravest, "findings"));
-            let said =
-                format!("{}, {}", counted(counts.errors as u64, "error"), counted(counts.warnings as u64, "warning"));
-            layout.wrap(&first, "          ", &format!("{said}{}{}. {MORE}", infos_of(counts), followers_of(counts)))
-        }
-        Health::Unknown => layout.wrap("", "", &unknown(run)),
-    }
-}
-
-/// A run in which nothing was found; where a rule could not tell, that is said in the same breath.
-fn healthy(run: &Run<'_>, counts: Counts, layout: &Layout) -> String {
-    let doubts = run.doubts();
-    let codes: std::collections::BTreeSet<&str> = doubts.iter().map(|of| of.item.code).collect();
-    if codes.is_empty() {
-        return format!("{}{}\n", layout.good("healthy"), infos_of(counts));
-    }
-    let names: Vec<&str> = codes.into_iter().collect();
-    let said = format!(
-        "too little was seen for {} ({}), see above{}",
-        counted(names.len() as u64, "rule"),
-        names.join(", "),
-        infos_of(counts)
-    );
-    layout.wrap("healthy so far: ", "  ", &said)
-}
-
-const MORE: &str = "`ampdoctor explain CODE` tells more of a finding.";
-
-fn followers_of(counts: Counts) -> String {
-    match counts.consequences {
-        0 => String::new(),
-        1 => ", and 1 that follows from them".into(),
-        n => format!(", and {n} that follow from them"),
-    }
-}
-
-fn infos_of(counts: Counts) -> String {
-    if counts.infos == 0 { String::new() } else { format!(", {} worth knowing", counts.infos) }
-}
-
-fn counted(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-/// Why nothing can be said, and what to do so that it can.
-fn unknown(run: &Run<'_>) -> String {
-    let instruments = || run.ranks.iter().map(|rank| &rank.aggregate.instrument);
-    let why: String = if !run.unreadable.is_empty() {
-        "a rank could not be read; see above.".into()
-    } else if let Some(rank) = run.ranks.iter().find(|rank| rank.is_empty()) {
-        empty(rank)
-    } else if instruments().all(|instrument| instrument.steps == 0) {
-        "no step was recorded. `doctor.step(&loss)` must be called once per training step.".into()
-    } else if instruments().any(|instrument| instrument.full_steps == 0) {
-        "steps were recorded, but no tensor was scanned. Set the sampling to every step \
-         (`Doctor::builder().every(1)`), or let the run go on longer."
-            .into()
-    } else if run.ranks.iter().any(|rank| rank.health == Health::Unknown) {
-        "not enough was observed; see above.".into()
-    } else if run.ranks.iter().any(Rank::is_damaged) {
-        "nothing was found in what could be read, but a part of the recording was lost; see above.".into()
-    } else {
-        "nothing was found up to where the recording ended early; see above.".into()
-    };
-    format!("could not tell: {why}")
 }
 
 #[cfg(test)]

@@ -150,6 +150,7 @@ impl Diagnosis {
             if self.policy.is_off(rule.info().code) {
                 continue;
             }
+            let seen = rule.latest_event(&self.aggregate).unwrap_or(now);
             for verdict in judge(*rule, &self.aggregate, &self.policy.limits) {
                 match verdict {
                     Verdict::Quiet => {}
@@ -158,7 +159,7 @@ impl Diagnosis {
                         self.doubts.push(Doubt { code, name, reason });
                     }
                     Verdict::Firing(firing) => {
-                        self.latch(rule.info(), *firing, now);
+                        self.latch(rule.info(), *firing, seen);
                     }
                 }
             }

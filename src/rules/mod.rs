@@ -84,7 +84,7 @@ pub use finding::{Evidence, Finding, Severity, Value};
 pub use limits::{Limit, Limits, Threshold};
 pub use pattern::Pattern;
 pub use policy::{Accepted, Allow, Level, Policy};
-pub use registry::{all, find};
+pub use registry::{all, find, makes_findings, names_layers};
 pub use remedy::{Remedy, Setting};
 pub use sight::{Needs, Standing, standing};
 
@@ -155,6 +155,11 @@ pub trait Rule: Sync {
     /// The names of those thresholds that may differ from layer to layer: it reads them with [`Limits::at`].
     fn thresholds_by_layer(&self) -> &'static [&'static str] {
         &[]
+    }
+    /// For a rule about events, the step of the latest one: a finding was last seen then. `None` for one about a state, which is seen for as long as the
+    /// rule fires.
+    fn latest_event(&self, _: &Aggregate) -> Option<u64> {
+        None
     }
     /// What it says now, under the thresholds in `limits`; called after every step. An empty list is quiet.
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict>;

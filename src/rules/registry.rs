@@ -72,6 +72,24 @@ pub fn all() -> &'static [&'static dyn Rule] {
     ]
 }
 
+/// Rules that judge the run as a whole: their findings name no layer.
+const OF_THE_RUN: [&str; 37] = [
+    "AMP001", "AMP002", "AMP301", "AMP302", "AMP303", "AMP304", "AMP306", "AMP307", "AMP308", "AMP309", "AMP310",
+    "AMP401", "AMP402", "AMP403", "AMP404", "AMP405", "AMP406", "AMP407", "AMP408", "AMP409", "AMP411", "AMP601",
+    "AMP602", "AMP603", "AMP604", "AMP605", "AMP606", "AMP607", "AMP608", "AMP609", "AMP610", "AMP611", "AMP612",
+    "AMP701", "AMP702", "AMP703", "AMP704",
+];
+
+/// Whether the findings of the rule of this code may name a layer; those of the others are of the run as a whole.
+pub fn names_layers(code: &str) -> bool {
+    !OF_THE_RUN.contains(&code)
+}
+
+/// Whether the rule of this code makes findings; the one that only doubts has nothing that could be accepted.
+pub fn makes_findings(code: &str) -> bool {
+    code != "AMP001"
+}
+
 /// The rule of this code (`AMP201`, `amp201`, `201`) or name (`gradient-underflow`).
 pub fn find(code_or_name: &str) -> Option<&'static dyn Rule> {
     let asked = code_or_name.trim().to_lowercase().replace('_', "-");
@@ -158,6 +176,12 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), infos.len());
+    }
+
+    #[test]
+    fn rules_of_the_run_are_rules_and_have_no_threshold_by_layer() {
+        assert!(OF_THE_RUN.iter().all(|code| find(code).is_some_and(|rule| rule.thresholds_by_layer().is_empty())));
+        assert!(names_layers("AMP501") && !names_layers("AMP302"));
     }
 
     #[test]

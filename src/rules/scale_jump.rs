@@ -53,6 +53,10 @@ impl Rule for ScaleJump {
         Needs::OneScaler
     }
 
+    fn latest_event(&self, aggregate: &Aggregate) -> Option<u64> {
+        aggregate.scale_dynamics.latest_jump
+    }
+
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let jump = aggregate.scale_dynamics.first_jump.filter(|jump| !is_back_at_its_beginning(aggregate, jump));
         jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()
@@ -128,6 +132,8 @@ mod tests {
     fn set_to_something_else_is_worth_a_word() {
         let d = diagnose(&set_to(|i| if i < 6 { 65536.0 } else { 3000.0 }));
         assert_eq!((found(&d), d.findings()[0].severity), (vec!["AMP306"], Severity::Info));
+        let finding = &d.findings()[0];
+        assert_eq!((finding.onset_step, finding.last_step), (6, 6), "the run went on, the jump did not");
     }
 
     #[test]

@@ -46,6 +46,10 @@ impl Rule for ScalerNotRestored {
         Needs::OneScaler
     }
 
+    fn latest_event(&self, aggregate: &Aggregate) -> Option<u64> {
+        aggregate.scale_dynamics.latest_jump
+    }
+
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let jump = aggregate.scale_dynamics.first_jump.filter(|jump| is_back_at_its_beginning(aggregate, jump));
         jump.map(|j| Verdict::Firing(Box::new(firing(aggregate, &j)))).into_iter().collect()

@@ -79,6 +79,36 @@ fn a_named_file_that_is_not_there_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
+fn a_rule_of_the_run_cannot_be_set_or_accepted_for_some_layers() {
+    for (text, said) in [
+        ("[layers.\"fc*\".AMP302]\nlevel = \"off\"\n", "AMP302 scale-ratchet judges the run as a whole"),
+        ("[[allow]]\ncode = \"AMP302\"\nlayer = \"fc\"\nreason = \"known\"\n", "leave out `layer = \"fc\"`"),
+        ("[[allow]]\ncode = \"AMP001\"\nreason = \"known\"\n", "makes no finding that could be accepted"),
+    ] {
+        assert!(refused(text).contains(said), "{}", refused(text));
+    }
+    assert!(
+        parse("[[allow]]\ncode = \"AMP302\"\nlayer = \"**\"\nreason = \"known\"\n", FILE).is_ok(),
+        "it meets the run"
+    );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = "rule = 1\n[rules.AMP301]\nskip-shar = 1\nskip-share = 2\n[rules.AMP999]\n[layers.fc.AMP302]\nlevel = \"off\"\n";
+    let said = refused(text);
+    let lines: Vec<&str> = said.lines().filter_map(|line| line.rsplit(':').next()).collect();
+    assert_eq!(lines, ["1", "3", "4", "5", "6"], "{said}");
+}
+
+#[test]
+fn what_a_file_sets_is_told() {
+    let policy = parsed(&format!("{RULES}[[allow]]\ncode = \"AMP202\"\nlayer = \"head\"\nreason = \"known\"\n"));
+    insta::assert_snapshot!(told(&policy, &Layout::default()));
+    assert_eq!(told(&parsed(""), &Layout::default()), "ampdoctor.toml is read without a mistake, and sets nothing\n");
+}
+
+#[test]
 fn values_that_cannot_be_meant_are_refused() {
     for (value, said) in [
         ("nan", "`skip-share` cannot be NaN: it has to be a finite number"),
@@ -98,7 +128,7 @@ fn values_that_cannot_be_meant_are_refused() {
 
 #[test]
 fn a_threshold_of_the_whole_run_cannot_be_set_for_some_layers() {
-    let error = refused("[layers.fc.scale-thrash]\nskip-share = 0.1\n");
+    let error = refused("[layers.fc.non-finite-origin]\nrepeated = 3\n");
     assert!(error.contains("is judged over the whole run"), "{error}");
 }
 

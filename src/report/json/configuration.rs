@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::super::Run;
 use super::super::number::Number;
+use super::super::policy::unmatched_patterns;
 use crate::rules::{Allow, Level, Limit, Pattern, Policy};
 
 /// The file in force and what differs from the defaults; empty where there is no file.
@@ -13,6 +14,8 @@ pub(super) struct ConfigurationDocument<'a> {
     thresholds: Vec<ThresholdDocument>,
     levels: Vec<LevelDocument>,
     allow: Vec<AllowDocument<'a>>,
+    /// Patterns that no layer of the run matches.
+    unmatched_layers: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -52,6 +55,7 @@ impl<'a> ConfigurationDocument<'a> {
             thresholds: limits.changed().iter().map(ThresholdDocument::of).collect(),
             levels: levels.iter().map(LevelDocument::of).collect(),
             allow: run.allowances().into_iter().map(AllowDocument::of).collect(),
+            unmatched_layers: unmatched_patterns(run).into_iter().map(|(pattern, _)| pattern).collect(),
         }
     }
 }

@@ -4,6 +4,9 @@ use crate::observation::{End, EndReason, Record, Sampling};
 use crate::report::fixture::{Fixture, run_info};
 use crate::rules::Policy;
 
+/// Wide enough that no sentence which a test looks for is broken.
+const WIDE: Layout = Layout { width: 110, colour: false };
+
 #[test]
 fn a_finding_says_where_since_when_why_and_what_to_change() {
     insta::assert_snapshot!(text(&Fixture::sick().run(), &Layout { width: 72, colour: false }));
@@ -11,8 +14,8 @@ fn a_finding_says_where_since_when_why_and_what_to_change() {
 
 #[test]
 fn ranks_are_named_where_there_are_several() {
-    let report = text(&Fixture::sick().three_ranks(), &Layout::default());
-    assert_eq!(report.matches(", on rank 0").count(), 6);
+    let report = text(&Fixture::sick().three_ranks(), &WIDE);
+    assert_eq!(report.matches(", on rank 0").count(), 12);
     assert!(report.contains("rank-0.amprec is damaged in 1 place"), "{report}");
     assert!(report.contains("the disk is broken): rank-2.amprec"), "{report}");
     assert!(report.contains("findings: 2 errors, 2 warnings, 2 worth knowing"), "{report}");
@@ -55,7 +58,7 @@ fn quiet(records: &[Record], health: Health) -> String {
         policy: &policy,
         health,
     };
-    text(&Run::single(rank), &Layout::default())
+    text(&Run::single(rank), &WIDE)
 }
 
 #[test]
@@ -95,6 +98,6 @@ fn a_run_too_short_for_a_rule_is_healthy_only_so_far() {
         policy: &policy,
         health: Health::Healthy,
     };
-    let report = text(&Run::single(rank), &Layout::default());
+    let report = text(&Run::single(rank), &WIDE);
     assert!(report.ends_with("healthy so far: too little was seen for 1 rule (AMP201), see above\n"), "{report}");
 }

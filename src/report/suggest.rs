@@ -1,7 +1,7 @@
 //! "Did you mean": the nearest of some names.
 
 /// The candidate that is nearest to what was typed, where one is near enough to be meant.
-pub(super) fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = typed.to_lowercase();
     let allowed = typed.chars().count().max(3) / 3;
     candidates

@@ -23,7 +23,7 @@ Examples:
   ampdoctor explain AMP201                  what a finding means
 
 A trainer records where AMPDOCTOR_RUN says, or in the directory it was given.
-NO_COLOR=1 turns colours off. Into a pipe, text is as wide as COLUMNS says, or 80.";
+NO_COLOR=1 turns colours off. In a pipe, text is as wide as COLUMNS says, or 80.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {

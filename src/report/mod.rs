@@ -34,6 +34,7 @@ pub use read::{Progress, RankRecording, RunRecording, read_run, read_run_under};
 pub use rounding::TensorRounding;
 pub use run::{Attributed, Counts, Rank, Run};
 pub use shadows::{LayerShadow, in_words};
+#[cfg(feature = "cli")]
 pub(crate) use suggest::nearest;
 pub use text::{consequence_text, text};
 pub use whatif::{Canvas, Piece, Row, Selection, Tone, WHATIF_SCHEMA_VERSION, whatif_json, whatif_rows, whatif_text};

@@ -12,21 +12,21 @@ pub(super) const FIRST: i32 = -149;
 /// Exponents of `f32`: 23 of subnormals, 254 of normal numbers.
 pub(super) const EXPONENTS: usize = 23 + 254;
 
-/// Sums in `f64` are kept in this many lanes: element `i` of a block goes to lane `i % LANES`. All kernels do so and fold the
-/// lanes in the same order, and so return the same bits.
+/// Where sums are kept in `f64` element by element, they are kept in this many lanes: element `i` of a block goes to lane
+/// `i % LANES`. All kernels do so and fold the lanes in the same order, and so return the same bits.
 pub(super) const LANES: usize = 16;
 
-/// How 32 elements of half precision are added up in `f32`, to four: as 4 x 8 elements `(0 + 1) + (2 + 3)`, then the upper half
+/// How 32 elements are added up in `f32`, to four: as 4 x 8 elements `(0 + 1) + (2 + 3)`, then the upper half
 /// of the eight sums to the lower. Which element stands in which of the 4 x 8 places is what the format's conversion makes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HalfOrder {
+pub(super) enum SumOrder {
     /// Eights of neighbours.
     InOrder,
     /// From each sixteen, those of even and those of odd index.
     EvenOdd,
 }
 
-impl HalfOrder {
+impl SumOrder {
     /// The element, of 32, in place `lane` of the eight `row`.
     pub fn index(self, row: usize, lane: usize) -> usize {
         match self {
@@ -81,7 +81,7 @@ fn index_of(x: f32) -> usize {
     }
 }
 
-/// Whether the elements of a block of half precision may be added up in `f32`, 32 at a time, before they go to `f64`.
+/// Whether the elements of a block may be added up in `f32`, 32 at a time, before they go to `f64`.
 ///
 /// So long as the largest is in this range no sum of squares overflows, and what underflows is below 2^-49 of the largest square.
 pub(super) fn f32_sums_suffice(max: f32) -> bool {

@@ -6,28 +6,28 @@
 //! for each block of 4096 elements:                                                  (one pass over memory)
 //!     for each 32 elements, as f32:                                                 (sweep)
 //!         extremes: integer minimum and maximum of the bits without the sign; zero - 1 wraps round and is no minimum
-//!         sums: x and x * x in f64, where the square of an f32 is exact and cannot overflow
+//!         sums: x and x * x of the 32 in f32, then in f64
 //!         put down the exponent field, a byte each
-//!     an element was not finite?  sweep again, counting and masking those
+//!     an element was not finite?  sweep again, counting and masking those (at once, where a block before had one)
+//!     squares of the largest leave the range of f32?  add up once more, each element in f64
 //!     histogram of the bytes between the block's extremes, 15 values a look         (count)
 //!     the least is subnormal?  its field is 0 like that of zeros: number the subnormals as integers, count once more
 //!     add the block to the 64-bit statistics
 //! ```
 //!
-//! `f16` and `bf16` have a sweep of their own: extremes and fields sixteen at a time, and sums of each 32 elements in `f32` before
-//! they go to `f64`. In a block with subnormals of `f16` the fields are those of the elements as `f32`, where they are normal
+//! `f16` and `bf16` have a sweep of their own: extremes and fields sixteen at a time. In a block with subnormals of `f16` the fields are those of the elements as `f32`, where they are normal
 //! numbers with exponents of their own. A difference is taken in registers and goes the way of `f32`. `f64` has its own loops in
 //! `wide`, which scale each block so that no square overflows and none that matters underflows.
 //!
-//! Counts, extremes and histogram are exact. The sums of `f16` and `bf16` are within 2^-21 of the sum of magnitudes (of squares);
-//! those of `f32`, `f64` and of differences within `n * 2^-50`. Every kernel does the same sums in the same order, so which of
+//! Counts, extremes and histogram are exact. The sums are within 2^-21 of the sum of magnitudes (of squares); those of `f64`
+//! within `n * 2^-50`. Every kernel does the same sums in the same order, so which of
 //! them ran cannot be told from the result; nor can the alignment.
 //!
 //! What is suboptimal, and why it stays:
 //! * The bytes are looked at once per 15 octaves of the block. Data over 90 octaves and more is counted in tables, at about a byte
 //!   per cycle: gradients rarely spread over more than 40.
-//! * A block with a NaN or an infinity is swept twice, and so is one of `bf16` whose largest element is below 2^-50 or above 2^58,
-//!   where squares would leave `f32`: runs that have them are about to be looked at by a person.
+//! * The first block with a NaN or an infinity is swept twice, those of halves always, and so is a block whose largest element is
+//!   below 2^-50 or above 2^58, where squares would leave `f32`: runs that have them are about to be looked at by a person.
 //! * Views with gaps are copied together an element at a time: LibTorch hands over few of them.
 //! * `f64` counts its exponents in tables: nobody trains in it.
 

@@ -1,6 +1,6 @@
 //! The kernel for any processor: loops that the compiler can vectorise, and interleaved tables for the exponents.
 
-use super::block::{BLOCK, Block, EXPONENTS, HalfOrder, LANES, f32_sums_suffice, fold};
+use super::block::{BLOCK, Block, EXPONENTS, LANES, SumOrder, f32_sums_suffice, fold};
 use super::{Dtype, Stats};
 
 /// Elements that are decoded at a time.
@@ -15,21 +15,16 @@ const TABLES: usize = 4;
 /// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`. Not for `f64`.
 pub(super) fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
     match (dtype, old) {
-        (Dtype::F16, None) => plain(new, f16_to_f32, Some(HalfOrder::InOrder), stats),
+        (Dtype::F16, None) => plain(new, f16_to_f32, SumOrder::InOrder, stats),
         (Dtype::F16, Some(old)) => difference(new, old, f16_to_f32, stats),
-        (Dtype::Bf16, None) => plain(new, bf16_to_f32, Some(HalfOrder::EvenOdd), stats),
+        (Dtype::Bf16, None) => plain(new, bf16_to_f32, SumOrder::EvenOdd, stats),
         (Dtype::Bf16, Some(old)) => difference(new, old, bf16_to_f32, stats),
-        (Dtype::F32 | Dtype::F64, None) => plain(new, f32::from_ne_bytes, None, stats),
+        (Dtype::F32 | Dtype::F64, None) => plain(new, f32::from_ne_bytes, SumOrder::InOrder, stats),
         (Dtype::F32 | Dtype::F64, Some(old)) => difference(new, old, f32::from_ne_bytes, stats),
     }
 }
 
-fn plain<const SIZE: usize>(
-    new: &[u8],
-    decode: impl Fn([u8; SIZE]) -> f32,
-    order: Option<HalfOrder>,
-    stats: &mut Stats,
-) {
+fn plain<const SIZE: usize>(new: &[u8], decode: impl Fn([u8; SIZE]) -> f32, order: SumOrder, stats: &mut Stats) {
     let new = new.as_chunks().0;
     scan(new.len(), |at, x| decode_into(x, &new[at..], &decode), order, stats);
 }
@@ -44,7 +39,7 @@ fn difference<const SIZE: usize>(new: &[u8], old: &[u8], decode: impl Fn([u8; SI
             *x -= y;
         }
     };
-    scan(new.len().min(old.len()), load, None, stats);
+    scan(new.len().min(old.len()), load, SumOrder::InOrder, stats);
 }
 
 /// Fills `x` with the first elements; what the elements do not reach stays as it was.
@@ -70,21 +65,33 @@ fn f16_to_f32(bytes: [u8; 2]) -> f32 {
 }
 
 /// `load(at, x)` puts the elements from `at` on into `x`, which holds zeros.
-fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: Option<HalfOrder>, stats: &mut Stats) {
+fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: SumOrder, stats: &mut Stats) {
     debug_assert!(count <= BLOCK);
-    let chunks = |take: &mut dyn FnMut(&[f32])| {
+    let chunks = |take: &mut dyn FnMut(&mut [f32])| {
         for at in (0..count).step_by(CHUNK) {
             let mut x = [0.0; CHUNK];
             load(at, &mut x);
-            take(&x[..(count - at).min(CHUNK).next_multiple_of(STEP)]);
+            take(&mut x[..(count - at).min(CHUNK).next_multiple_of(STEP)]);
         }
     };
     let mut sweep = Sweep::new(order);
     chunks(&mut |x| sweep.take(x));
-    let mut exact = Exact::default();
-    let as_swept = sweep.max().is_finite() && (order.is_none() || f32_sums_suffice(sweep.max()));
-    if !as_swept {
-        chunks(&mut |x| exact.take(x));
+    let mut special = Special::default();
+    if !sweep.max().is_finite() {
+        sweep = Sweep::new(SumOrder::InOrder);
+        chunks(&mut |x| {
+            special.mask(x);
+            sweep.take(x);
+        });
+    }
+    let mut sums = (fold(sweep.sum), fold(sweep.squares));
+    if !f32_sums_suffice(sweep.max()) {
+        let mut exact = Exact::default();
+        chunks(&mut |x| {
+            Special::default().mask(x);
+            exact.take(x);
+        });
+        sums = (fold(exact.sum), fold(exact.squares));
     }
     let mut exponents = [0; EXPONENTS];
     let fields: [u32; 256] = std::array::from_fn(|i| sweep.tables.iter().map(|table| table[i]).sum());
@@ -94,15 +101,15 @@ fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: Option<Hal
     if (1..1 << 23).contains(&sweep.min().to_bits()) {
         chunks(&mut |x| below += count_subnormals(x, &mut exponents));
     }
-    let sums = if as_swept { (fold(sweep.sum), fold(sweep.squares)) } else { (fold(exact.sum), fold(exact.squares)) };
+    let padding = (count.next_multiple_of(STEP) - count) as u32;
     let block = Block {
         count: count as u32,
-        zeros: fields[0] - below - (count.next_multiple_of(STEP) - count) as u32,
-        nan: exact.nan,
-        pos_inf: exact.pos_inf,
-        neg_inf: exact.neg_inf,
+        zeros: fields[0] - below - padding - special.all(),
+        nan: special.nan,
+        pos_inf: special.pos_inf,
+        neg_inf: special.neg_inf,
         min: sweep.min(),
-        max: if as_swept { sweep.max() } else { exact.max },
+        max: sweep.max(),
         sum: sums.0,
         sum_squares: sums.1,
         exponents,
@@ -110,11 +117,11 @@ fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: Option<Hal
     block.add_to(stats);
 }
 
-/// The first look at a block. Sums and the maximum hold unless an element is not finite.
+/// A look at a block. Its extremes and sums hold unless an element is not finite, its sums where they suffice in `f32`.
 struct Sweep {
-    order: Option<HalfOrder>,
-    sum: [f64; LANES],
-    squares: [f64; LANES],
+    order: SumOrder,
+    sum: [f64; 4],
+    squares: [f64; 4],
     most: u32,
     /// The least magnitude less one, so that zero wraps round to the largest and is never the least.
     least: u32,
@@ -122,9 +129,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn new(order: Option<HalfOrder>) -> Self {
-        let zero = [0.0; LANES];
-        Self { order, sum: zero, squares: zero, most: 0, least: u32::MAX, tables: [[0; 256]; TABLES] }
+    fn new(order: SumOrder) -> Self {
+        Self { order, sum: [0.0; 4], squares: [0.0; 4], most: 0, least: u32::MAX, tables: [[0; 256]; TABLES] }
     }
 
     fn min(&self) -> f32 {
@@ -137,9 +143,8 @@ impl Sweep {
 
     fn take(&mut self, x: &[f32]) {
         match self.order {
-            None => self.add(x),
-            Some(HalfOrder::InOrder) => self.add_halves(x, |row, lane| HalfOrder::InOrder.index(row, lane)),
-            Some(HalfOrder::EvenOdd) => self.add_halves(x, |row, lane| HalfOrder::EvenOdd.index(row, lane)),
+            SumOrder::InOrder => self.add(x, |row, lane| SumOrder::InOrder.index(row, lane)),
+            SumOrder::EvenOdd => self.add(x, |row, lane| SumOrder::EvenOdd.index(row, lane)),
         }
         let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
         self.most = magnitudes.clone().fold(self.most, u32::max);
@@ -151,17 +156,7 @@ impl Sweep {
         }
     }
 
-    fn add(&mut self, x: &[f32]) {
-        for group in x.as_chunks::<LANES>().0 {
-            for ((sum, squares), &x) in self.sum.iter_mut().zip(&mut self.squares).zip(group) {
-                let x = f64::from(x);
-                *sum += x;
-                *squares += x * x;
-            }
-        }
-    }
-
-    fn add_halves(&mut self, x: &[f32], index: impl Fn(usize, usize) -> usize) {
+    fn add(&mut self, x: &[f32], index: impl Fn(usize, usize) -> usize) {
         for step in x.as_chunks::<STEP>().0 {
             let (mut eight, mut squares) = ([0.0; 8], [0.0; 8]);
             for lane in 0..8 {
@@ -177,32 +172,44 @@ impl Sweep {
     }
 }
 
-/// The second look at a block whose first one does not suffice: what is not finite, and the rest without it, in `f64`.
+/// Counts of what is not finite.
 #[derive(Default)]
-struct Exact {
+struct Special {
     nan: u32,
     pos_inf: u32,
     neg_inf: u32,
-    max: f32,
+}
+
+impl Special {
+    fn all(&self) -> u32 {
+        self.nan + self.pos_inf + self.neg_inf
+    }
+
+    /// Counts what is not finite and puts zeros in its place.
+    fn mask(&mut self, x: &mut [f32]) {
+        for x in x {
+            self.nan += u32::from(x.is_nan());
+            self.pos_inf += u32::from(*x == f32::INFINITY);
+            self.neg_inf += u32::from(*x == f32::NEG_INFINITY);
+            *x = if x.is_finite() { *x } else { 0.0 };
+        }
+    }
+}
+
+/// Sums of finite elements in `f64`.
+#[derive(Default)]
+struct Exact {
     sum: [f64; LANES],
     squares: [f64; LANES],
 }
 
 impl Exact {
     fn take(&mut self, x: &[f32]) {
-        for (i, &x) in x.iter().enumerate() {
-            let lane = i % LANES;
-            if x.is_finite() {
-                let wide = f64::from(x);
-                self.sum[lane] += wide;
-                self.squares[lane] += wide * wide;
-                self.max = self.max.max(x.abs());
-            } else if x.is_nan() {
-                self.nan += 1;
-            } else if x > 0.0 {
-                self.pos_inf += 1;
-            } else {
-                self.neg_inf += 1;
+        for group in x.as_chunks::<LANES>().0 {
+            for ((sum, squares), &x) in self.sum.iter_mut().zip(&mut self.squares).zip(group) {
+                let x = f64::from(x);
+                *sum += x;
+                *squares += x * x;
             }
         }
     }

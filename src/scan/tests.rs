@@ -13,12 +13,12 @@ fn kernels() -> Vec<Kernel> {
 }
 
 /// Equal but for the rounding of the sums: each of n additions may be off by 2^-53 of a partial sum, and no partial sum is
-/// larger than the sum of magnitudes, at most `sqrt(n * sum of squares)`. Halves are added up in `f32` first, 32 at a time, six
-/// roundings deep.
+/// larger than the sum of magnitudes, at most `sqrt(n * sum of squares)`. All but `f64` are added up in `f32` first, 32 at a time,
+/// six roundings deep.
 #[track_caller]
 fn assert_same(dtype: Dtype, found: &Stats, expected: &Stats) {
-    let halves = matches!(dtype, Dtype::F16 | Dtype::Bf16);
-    let tolerance = 1e-15 * (expected.count as f64 + 4.0) + if halves { 6.0 * 2f64.powi(-24) } else { 0.0 };
+    let in_f32 = if dtype == Dtype::F64 { 0.0 } else { 6.0 * 2f64.powi(-24) };
+    let tolerance = 1e-15 * (expected.count as f64 + 4.0) + in_f32;
     let magnitudes = (expected.sum_squares * expected.count as f64).sqrt();
     let near = |a: Scaled, b: Scaled, size: Scaled| {
         let off = a + b * -1.0;

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::block::fold;
 use super::load::{Bf16, F16, Format};
-use super::{Fields, STEP};
+use super::{Fields, STEP, add_four};
 
 /// A format of 16 bits.
 pub(super) trait Half: Format {
@@ -18,7 +18,7 @@ pub(super) trait Half: Format {
     /// The element with these bits.
     fn from_bits(bits: u16) -> f32;
 
-    /// Sixteen elements as `f32`, in the order of [`super::super::block::HalfOrder`].
+    /// Sixteen elements as `f32`, in the order of [`super::super::block::SumOrder`].
     ///
     /// # Safety
     /// `elements` lie at `from`, and the processor has AVX2 and F16C.
@@ -144,14 +144,6 @@ impl State {
             sum_squares: fold(super::doubles(self.squares)),
         }
     }
-}
-
-/// Thirty-two elements added up to four.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_four(x: [__m256; 4]) -> __m256d {
-    let eight = _mm256_add_ps(_mm256_add_ps(x[0], x[1]), _mm256_add_ps(x[2], x[3]));
-    _mm256_cvtps_pd(_mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)))
 }
 
 #[target_feature(enable = "avx2")]

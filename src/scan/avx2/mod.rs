@@ -74,9 +74,16 @@ fn halves<H: Half>(bytes: &[u8], stats: &mut Stats) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn singles(load: impl Load, stats: &mut Stats) {
     let mut fields = Fields::new(load.len());
-    let mut seen = sweep::sweep::<false>(&load, &mut fields);
+    // What is not finite seldom comes alone either: a mask of a causal net stands in every block of its scores.
+    let mut seen = match stats.non_finite() {
+        0 => sweep::sweep::<false>(&load, &mut fields),
+        _ => sweep::sweep::<true>(&load, &mut fields),
+    };
     if !seen.max.is_finite() {
         seen = sweep::sweep::<true>(&load, &mut fields);
+    }
+    if !f32_sums_suffice(seen.max) {
+        (seen.sum, seen.sum_squares) = sweep::exact_sums(&load);
     }
     let mut block = Block::new(load.len(), seen.min, seen.max, seen.sum, seen.sum_squares);
     (block.nan, block.pos_inf, block.neg_inf) = (seen.nan, seen.pos_inf, seen.neg_inf);
@@ -150,4 +157,12 @@ fn doubles(x: __m256d) -> [f64; 4] {
     // SAFETY: the array has the size of the vector; the store needs no alignment.
     unsafe { _mm256_storeu_pd(lanes.as_mut_ptr(), x) };
     lanes
+}
+
+/// Thirty-two elements added up to four.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_four(x: [__m256; 4]) -> __m256d {
+    let eight = _mm256_add_ps(_mm256_add_ps(x[0], x[1]), _mm256_add_ps(x[2], x[3]));
+    _mm256_cvtps_pd(_mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)))
 }

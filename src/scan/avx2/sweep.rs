@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use super::super::block::fold;
 use super::load::Load;
-use super::{Fields, STEP, doubles, store};
+use super::{Fields, STEP, add_four, doubles, store};
 
-/// What one sweep over a block found. Without `MASK`, the sums hold only if `max` is finite.
+/// What one sweep over a block found. Without `MASK`, the sums hold only if `max` is finite, and only if they suffice in `f32`.
 pub(super) struct Sweep {
     pub nan: u32,
     pub pos_inf: u32,
@@ -20,11 +20,10 @@ pub(super) struct Sweep {
 /// Sweeps over the block and fills `fields`.
 ///
 /// With `MASK` elements that are not finite are counted and then taken as zeros, in the fields as well. It costs a third more,
-/// so it is done only once the sweep without it has met one.
+/// so it is done only where the sweep without it, or a block before, has met one.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> Sweep {
-    let zero = _mm256_setzero_pd();
-    let (mut sum, mut squares) = ([zero; 4], [zero; 4]);
+    let (mut sum, mut squares) = (_mm256_setzero_pd(), _mm256_setzero_pd());
     let mut most = _mm256_setzero_si256();
     let mut least = _mm256_set1_epi32(-1);
     let mut special = Special::new();
@@ -43,15 +42,10 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> 
             // Zero wraps round to the largest and so is never the least.
             least = _mm256_min_epu32(least, _mm256_sub_epi32(doubled, _mm256_set1_epi32(1)));
             exponents[k] = _mm256_srli_epi32(doubled, 24);
-            let (low, high) = (_mm256_castps256_ps128(x[k]), _mm256_extractf128_ps(x[k], 1));
-            for (half, x) in [_mm256_cvtps_pd(low), _mm256_cvtps_pd(high)].into_iter().enumerate() {
-                let lane = k % 2 * 2 + half;
-                sum[lane] = _mm256_add_pd(sum[lane], x);
-                // The product of two `f32` is exact in `f64`: fused or not, the result is the same.
-                squares[lane] = _mm256_fmadd_pd(x, x, squares[lane]);
-            }
         }
         store(pack(exponents), fields);
+        sum = _mm256_add_pd(sum, add_four(x));
+        squares = _mm256_add_pd(squares, add_four(x.map(|x| _mm256_mul_ps(x, x))));
     }
     Sweep {
         nan: add_up(special.nan),
@@ -59,9 +53,32 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> 
         neg_inf: add_up(special.neg_inf),
         min: f32::from_bits(lanes(least).into_iter().fold(u32::MAX, u32::min).wrapping_add(1) >> 1),
         max: f32::from_bits(lanes(most).into_iter().fold(0, u32::max) >> 1),
-        sum: fold_lanes(sum),
-        sum_squares: fold_lanes(squares),
+        sum: fold(doubles(sum)),
+        sum_squares: fold(doubles(squares)),
     }
+}
+
+/// The sums of the finite elements and of their squares, element by element in `f64`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn exact_sums(load: &impl Load) -> (f64, f64) {
+    let zero = _mm256_setzero_pd();
+    let (mut sum, mut squares) = ([zero; 4], [zero; 4]);
+    let mut special = Special::new();
+    for at in (0..load.len()).step_by(STEP) {
+        // SAFETY: `at` is below the length, and this function has the features.
+        let x = unsafe { load.step(at) };
+        for (k, x) in x.into_iter().enumerate() {
+            let x = special.take(x);
+            let (low, high) = (_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+            for (half, x) in [_mm256_cvtps_pd(low), _mm256_cvtps_pd(high)].into_iter().enumerate() {
+                let lane = k % 2 * 2 + half;
+                sum[lane] = _mm256_add_pd(sum[lane], x);
+                // The product of two `f32` is exact in `f64`: fused or not, the result is the same.
+                squares[lane] = _mm256_fmadd_pd(x, x, squares[lane]);
+            }
+        }
+    }
+    (fold_lanes(sum), fold_lanes(squares))
 }
 
 /// Fills `fields` with the exponent fields of the elements as `f32`.

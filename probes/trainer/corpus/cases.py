@@ -81,8 +81,10 @@ AT_CEILING = _ceiling(2000)
 SHADOWED = ("--shadow-every", 5)
 # A learning rate at which no update of a model in FP16 is as large as 2^-14.
 BELOW_NORMAL = {"mlp": ("--lr", "0.0001"), "conv": ("--lr", "0.00002"), "transformer": ("--lr", "0.0001")}
-# A scale far above where gradients of the usual size would overflow, growing at every second step; with a loss as small as this they are of the usual size.
-FAR_ABOVE, NEXT_TO_NOTHING = 2**31, 2.0**-30
+# The loss is so small that gradients of the usual size begin to overflow above 2^44. The scale starts above where others overflow, and where these
+# do not fade, and grows at every second step: sixteen times and no more, so that it never comes to the end that it has all the same.
+NEXT_TO_NOTHING = 2.0**-30
+FAR_ABOVE = {model: ("--init-scale", scale, "--growth-interval", 2) for model, scale in (("mlp", 2**24), ("conv", 2**24), ("transformer", 2**28))}
 
 # Layers whose output is of the usual size, not normalised: what a fault multiplies goes where it is meant to go.
 LINEAR = {"mlp": ("fc1", "fc2"), "conv": ("conv2", "fc1"), "transformer": ("block.0.attn.qkv", "block.0.mlp.up")}
@@ -218,7 +220,7 @@ CASES = (
          arguments=("--init-scale", 2**26, "--min-scale", 2**26), layer=ANY, within=AT_ONCE, precisions=("fp16", "fp16-masters"), cure=REPLACES),
     Case("scale-below-one", "the loss scale is 1e-5, then 0", ("AMP303",), "log-zero", at=MIDDLE, layer=ANY, beside=("AMP501",)),
     Case("runaway", "the loss scale grows and grows: the loss is next to nothing", ("AMP304",), f"weighted-loss={NEXT_TO_NOTHING}",
-         around=_each("--init-scale", FAR_ABOVE, "--growth-interval", 2), steps={model: 40 for model in MODELS}, beside=("AMP406",)),
+         around=FAR_ABOVE, steps={model: 34 for model in MODELS}, beside=("AMP406",)),
     Case("scale-raised", "the loss scale is suddenly 4096 times higher, and steps are skipped", ("AMP306",), "scale-raised", at=MIDDLE,
          within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("copied-step", "FP16 parameters are stepped by hand: updates are tiny, and how much of them arrives is not known", ("AMP402",),

@@ -32,6 +32,11 @@ pub trait Stepper: AmpOptimizer {
         None
     }
 
+    /// The same, to be changed.
+    fn masters_mut(&mut self) -> Option<&mut MasterWeights> {
+        None
+    }
+
     /// Says that a step begins, and whether a planted fault is at work in it.
     fn begin_step(&mut self, _faulty: bool) {}
 }
@@ -67,5 +72,9 @@ impl Stepper for MasteredOptimizer {
 
     fn masters(&self) -> Option<&MasterWeights> {
         Some(MasteredOptimizer::masters(self))
+    }
+
+    fn masters_mut(&mut self) -> Option<&mut MasterWeights> {
+        Some(MasteredOptimizer::masters_mut(self))
     }
 }

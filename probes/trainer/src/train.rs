@@ -191,16 +191,24 @@ impl<'a> Run<'a> {
         if self.plant.scale_factor() != 1.0 {
             self.scaling.multiply(self.plant.scale_factor())?;
         }
-        if let Some((layer, factor)) = self.plant.weight_factor() {
-            multiply(self.vs, layer, "weight", factor);
-        }
-        if let Some((layer, factor)) = self.plant.bias_factor() {
-            multiply(self.vs, layer, "bias", factor);
-        }
+        self.set_parameters()?;
         let scheduled = self.options.learning_rate() * self.options.schedule.factor(step, self.options.steps);
         let lr = scheduled * self.plant.lr_factor();
         self.stepper.set_lr(lr);
         Ok(lr)
+    }
+
+    /// Sets parameters of the model as the fault has them, and their FP32 copies: what is set is no mistake between the two.
+    fn set_parameters(&mut self) -> Result<()> {
+        let weight = self.plant.weight_factor().map(|(layer, factor)| (layer, "weight", factor));
+        let bias = self.plant.bias_factor().map(|(layer, factor)| (layer, "bias", factor));
+        for (layer, name, factor) in weight.into_iter().chain(bias) {
+            multiply(self.vs, layer, name, factor);
+            if let Some(masters) = self.stepper.masters_mut() {
+                masters.refresh_from_model()?;
+            }
+        }
+        Ok(())
     }
 
     /// Sets the scaler as the fault has it.

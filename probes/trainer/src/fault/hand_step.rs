@@ -1,6 +1,6 @@
 //! A step that somebody wrote by hand.
 
-use ampdoctor_torch::AmpOptimizer;
+use ampdoctor_torch::{AmpOptimizer, MasterWeights, ScalerError};
 use anyhow::Result;
 use tch::nn::{self, OptimizerConfig};
 use tch::{Tensor, no_grad};
@@ -58,6 +58,12 @@ impl Fault for HandStep {
 
 /// An optimizer whose step is replaced by one written by hand in the faulty steps.
 pub struct HandStepper {
+    masters: Option<MasterWeights>,
+    hand: Hand,
+}
+
+/// What steps the parameters, or their FP32 copies where the precision has some.
+struct Hand {
     mistake: HandStep,
     optimizer: nn::Optimizer,
     lr: f64,
@@ -65,12 +71,17 @@ pub struct HandStepper {
 }
 
 impl HandStepper {
-    /// An optimizer on the model, and plain SGD by hand at the same learning rate.
+    /// An optimizer, and plain SGD by hand at the same learning rate: on the model, or on its FP32 copies where the precision has some.
     pub fn new(mistake: HandStep, options: &Options, vs: &nn::VarStore) -> Result<Self> {
         let lr = options.learning_rate();
-        Ok(Self { mistake, optimizer: options.optimizer_config().build(vs, lr)?, lr, faulty: false })
+        let masters = options.precision.has_masters().then(|| MasterWeights::new(vs)).transpose()?;
+        let stepped = masters.as_ref().map_or(vs, MasterWeights::vars);
+        let optimizer = options.optimizer_config().build(stepped, lr)?;
+        Ok(Self { masters, hand: Hand { mistake, optimizer, lr, faulty: false } })
     }
+}
 
+impl Hand {
     fn step_by_hand(&self) {
         no_grad(|| {
             for mut parameter in self.parameters().into_iter().filter(|p| p.grad().defined()) {
@@ -83,7 +94,7 @@ impl HandStepper {
     }
 }
 
-impl AmpOptimizer for HandStepper {
+impl AmpOptimizer for Hand {
     fn parameters(&self) -> Vec<Tensor> {
         self.optimizer.trainable_variables()
     }
@@ -93,17 +104,54 @@ impl AmpOptimizer for HandStepper {
     }
 }
 
+impl AmpOptimizer for HandStepper {
+    fn parameters(&self) -> Vec<Tensor> {
+        self.hand.parameters()
+    }
+
+    /// # Panics
+    /// Where the copies cannot be written back; the loop calls `try_apply`.
+    fn apply(&mut self) {
+        self.try_apply().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn prepare(&mut self) -> Result<(), ScalerError> {
+        match &mut self.masters {
+            Some(masters) => masters.optimizer(&mut self.hand).prepare(),
+            None => self.hand.prepare(),
+        }
+    }
+
+    fn try_apply(&mut self) -> Result<(), ScalerError> {
+        match &mut self.masters {
+            Some(masters) => masters.optimizer(&mut self.hand).try_apply(),
+            None => self.hand.try_apply(),
+        }
+    }
+}
+
 impl Stepper for HandStepper {
     fn optimizer(&mut self) -> &mut nn::Optimizer {
-        &mut self.optimizer
+        &mut self.hand.optimizer
     }
 
     fn zero_grad(&mut self) {
-        self.optimizer.zero_grad();
+        match &mut self.masters {
+            Some(masters) => masters.zero_grad(),
+            None => self.hand.optimizer.zero_grad(),
+        }
+    }
+
+    fn masters(&self) -> Option<&MasterWeights> {
+        self.masters.as_ref()
+    }
+
+    fn masters_mut(&mut self) -> Option<&mut MasterWeights> {
+        self.masters.as_mut()
     }
 
     fn begin_step(&mut self, faulty: bool) {
-        self.faulty = faulty;
+        self.hand.faulty = faulty;
     }
 }
 
@@ -113,6 +161,7 @@ mod tests {
     use tch::{Device, Kind};
 
     use super::*;
+    use crate::model::Fp32Layers;
 
     /// A weight of 1 with a gradient of 2, at a learning rate of 1/4: after a sound step, and after a faulty one.
     fn stepped(mistake: HandStep) -> (f64, f64) {
@@ -134,5 +183,20 @@ mod tests {
     fn a_step_by_hand_is_that_of_plain_sgd_and_one_that_is_not_assigned_moves_nothing() {
         assert_eq!(stepped(HandStep::Copied), (0.5, 0.0));
         assert_eq!(stepped(HandStep::Unassigned), (0.5, 0.5));
+    }
+    #[test]
+    fn a_step_by_hand_on_fp32_copies_reaches_the_model_rounded() {
+        let options = Options::parse_from(["t", "--precision", "bf16-masters", "--optimizer", "sgd", "--lr", "0.25"]);
+        let mut vs = nn::VarStore::new(Device::Cpu);
+        let w = vs.root().var("w", &[1], nn::Init::Const(1.0));
+        options.precision.cast_model(&mut vs, options.model, &Fp32Layers::none());
+        let mut stepper = HandStepper::new(HandStep::Copied, &options, &vs).unwrap();
+        stepper.begin_step(true);
+        stepper.zero_grad();
+        (&w * 2.0).sum(Kind::Float).backward();
+        stepper.prepare().unwrap();
+        stepper.try_apply().unwrap();
+        assert_eq!((w.kind(), w.double_value(&[0])), (Kind::BFloat16, 0.5));
+        assert!(stepper.masters_mut().unwrap().check().is_ok());
     }
 }

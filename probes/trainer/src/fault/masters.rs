@@ -151,6 +151,10 @@ impl Stepper for BrokenStepper {
         Some(&self.masters)
     }
 
+    fn masters_mut(&mut self) -> Option<&mut MasterWeights> {
+        Some(&mut self.masters)
+    }
+
     fn begin_step(&mut self, faulty: bool) {
         self.faulty = faulty;
     }

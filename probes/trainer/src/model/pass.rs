@@ -145,7 +145,7 @@ mod tests {
                 precision.logits(&inputs, |x| net.forward(x, true, &pass)).abs().max().double_value(&[])
             };
             assert!(largest(&[]).is_infinite(), "{precision}");
-            assert!((65504.0..1e9).contains(&largest(&["fc3"])), "{precision}");
+            assert!((1e-3..100.0).contains(&largest(&["fc3"])), "{precision}");
         }
     }
 }

@@ -1,4 +1,4 @@
-"""What FP32 makes of a run: its loss, and how far that moves by nothing but rounding. Trained once, kept beside the results."""
+"""What becomes of a run that differs by nothing but rounding: its loss, and how far that moves. Trained once, kept beside the results."""
 
 import functools
 import hashlib
@@ -8,42 +8,53 @@ import threading
 
 from .settings import without
 
-# What the learning rate is moved by: FP16 rounds by up to 2^-11, and what a run makes of a rounding no change of the recipe explains. Three
-# runs of each seed, or layer, are enough for the noise of a row, and as many as there is time for.
+# What the learning rate is moved by: FP16 rounds by up to 2^-11, and what a run makes of a rounding no change of the recipe explains. Three runs
+# of each seed, or layer, are enough for most rows; five for those in which three leave a difference, for the spread of three is little known.
 HAIRS = (0.0, 2.0**-11, -(2.0**-11))
+MORE_HAIRS = (*HAIRS, 2.0**-10, -(2.0**-10))
 
 _locks = {}
 _guard = threading.Lock()
 
 
-def fp32_losses(programs, arguments):
-    """The losses of the FP32 run with these arguments and of those that differ from it by a hair, in this order; as the summary has them."""
+def losses(programs, arguments, hairs=HAIRS):
+    """The losses of the run with these arguments, its learning rate moved by these hairs, in this order; as the summary has them."""
     arguments = tuple(str(argument) for argument in arguments)
     path = _path(programs, arguments)
     with _lock(path):
-        try:
-            return json.loads(path.read_text())["losses"]
-        except (OSError, ValueError, KeyError):
-            return _kept(path, arguments, _trained(programs, arguments))
+        kept = _kept(path)
+        for hair in hairs:
+            if str(hair) not in kept["losses"]:
+                _train(programs, arguments, hair, kept)
+                _keep(path, dict(kept, arguments=arguments))
+    return [kept["losses"][str(hair)] for hair in hairs]
 
 
-def _trained(programs, arguments):
-    first = programs.train(*arguments, "--no-doctor")
-    moved = (first["lr"] * (1 + hair) for hair in HAIRS if hair)
-    others = [programs.train(*without(arguments, "--lr"), "--lr", lr, "--no-doctor") for lr in moved]
-    return [summary["loss"] for summary in (first, *others)]
+def _train(programs, arguments, hair, kept):
+    """Trains once more; the first run tells the learning rate that the others move."""
+    moved = (*without(arguments, "--lr"), "--lr", kept["lr"] * (1 + hair)) if hair else arguments
+    summary = programs.train(*moved, "--no-doctor")
+    kept.setdefault("lr", summary["lr"])
+    kept["losses"][str(hair)] = summary["loss"]
 
 
-def _kept(path, arguments, losses):
+def _kept(path):
+    try:
+        kept = json.loads(path.read_text())
+        return {"lr": kept["lr"], "losses": kept["losses"]}
+    except (OSError, ValueError, KeyError):
+        return {"losses": {}}
+
+
+def _keep(path, what):
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".new")
-    aside.write_text(json.dumps({"arguments": arguments, "losses": losses}, indent=1) + "\n")
+    aside.write_text(json.dumps(what, indent=1) + "\n")
     os.replace(aside, path)
-    return losses
 
 
 def _path(programs, arguments):
-    digest = hashlib.sha256(repr((_trainer(programs.trainer), HAIRS, arguments)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((_trainer(programs.trainer), arguments)).encode()).hexdigest()
     return programs.runs.parent / "references" / f"{digest[:24]}.json"
 
 

@@ -17,9 +17,10 @@ steps, held against FP32's of the same seed, with the same fault where it is one
 the runs. A step that the scaler skipped is left out of FP32's run too; *skipped* is their share.
 
 Training is chaotic: a rounding at the first step moves the loss at the last. So each FP32 run is trained three times, its learning rate
-moved by 2^-11, as much as FP16 rounds, and the loss is held against the mean of these. *Noise* is what their spread lets
-the ratio differ by (one standard deviation); it averages out over seeds, not over the layers of one. A difference of up to {sigmas:g}
-of it is seed noise, a larger one differs."""
+moved by 2^-11, as much as FP16 rounds, and the loss is held against the mean of these. Where that leaves more than 1 %, both the run
+with the remedy and FP32's are trained five times, moved by up to 2^-10, and their means are compared. *Noise* is what the spread of
+these runs lets the ratio differ by (one standard deviation); it averages out over seeds, not over the layers of one. A difference of
+up to {sigmas:g} of it is seed noise, a larger one differs."""
 
 
 def remedies(results):
@@ -41,20 +42,34 @@ def _row(of):
     cures = [result["cure"] for result in of]
     gone = f"{sum(cure['gone'] for cure in cures)}/{len(cures)}"
     trained = [cure for cure in cures if "fp32_losses" in cure]
-    faulty, treated = (log_ratio(trained, which) for which in ("faulty_loss", "loss"))
+    faulty, treated = log_ratio(trained, _of_the_fault), log_ratio(trained)
     noise = noise_of(trained)
     fp32_ends = all(math.isfinite(_level(cure)) for cure in trained)
     judged = verdict(treated, noise) if fp32_ends else "FP32's is not finite either"
     return said, gone, _share(trained), _times(faulty), _times(treated), _percent(noise), judged
 
 
-def log_ratio(cures, which):
+def is_close(losses, fp32_losses):
+    """Whether the mean of the losses is FP32's, and so whether more runs are of use: of what is no number none is."""
+    difference = _mean_log(losses) - _mean_log(fp32_losses)
+    return not math.isfinite(difference) or _is_within(difference)
+
+
+def _of_the_fault(cure):
+    return [cure["faulty_loss"]]
+
+
+def _with_the_remedy(cure):
+    return cure["losses"]
+
+
+def log_ratio(cures, losses=_with_the_remedy):
     """The mean logarithm of a loss over FP32's; NaN where one is no number."""
-    return statistics.fmean(_log(cure[which]) - _level(cure) for cure in cures) if cures else math.nan
+    return statistics.fmean(_mean_log(losses(cure)) - _level(cure) for cure in cures) if cures else math.nan
 
 
 def noise_of(cures):
-    """The standard deviation of `log_ratio`, were nothing but rounding in it: of each run's loss, and of the mean it is held against.
+    """The standard deviation of `log_ratio`, were nothing but rounding in it: of the mean of each run's losses, and of that which it is held against.
 
     Runs of one seed, as of a fault in several layers, go nearly the same way: their noise adds up, and only that of seeds averages out.
     """
@@ -62,29 +77,44 @@ def noise_of(cures):
         return math.nan
     of_seed = {}
     for cure in cures:
-        logs = _logs(cure)
-        spread = statistics.stdev(logs) if all(map(math.isfinite, logs)) else math.nan
-        deviation = spread * math.sqrt(1 + 1 / len(logs))
-        of_seed[cure["seed"]] = of_seed.get(cure["seed"], 0.0) + deviation
+        of_seed[cure["seed"]] = of_seed.get(cure["seed"], 0.0) + _deviation(cure)
     return math.hypot(*of_seed.values()) / len(cures)
+
+
+def _deviation(cure):
+    """Of the difference of two means; a run that was trained once spreads as FP32's do."""
+    own, fp32 = _logs(cure["losses"]), _logs(cure["fp32_losses"])
+    if not all(map(math.isfinite, own + fp32)):
+        return math.nan
+    of_fp32 = statistics.stdev(fp32)
+    of_own = statistics.stdev(own) if len(own) > 1 else of_fp32
+    return math.hypot(of_own / math.sqrt(len(own)), of_fp32 / math.sqrt(len(fp32)))
 
 
 def verdict(ratio, noise):
     """What a ratio of losses, as a logarithm, means beside the noise."""
     if not math.isfinite(ratio):
         return "not finite"
-    if abs(math.expm1(ratio)) <= CLOSE:
+    if _is_within(ratio):
         return "within 1 %"
     sigmas = abs(ratio) / noise if noise > 0 else math.inf
     return f"{'within seed noise' if sigmas <= SIGMAS else 'differs'} ({sigmas:.1f} sigma)"
 
 
+def _is_within(difference):
+    return abs(math.expm1(difference)) <= CLOSE
+
+
 def _level(cure):
-    return statistics.fmean(_logs(cure))
+    return _mean_log(cure["fp32_losses"])
 
 
-def _logs(cure):
-    return [_log(loss) for loss in cure["fp32_losses"]]
+def _mean_log(losses):
+    return statistics.fmean(_logs(losses))
+
+
+def _logs(losses):
+    return [_log(loss) for loss in losses]
 
 
 def _log(loss):

@@ -39,10 +39,11 @@ def applied(arguments, settings):
     return changed
 
 
-def without(arguments, flag):
-    """The arguments without a flag and its value."""
+def without(arguments, *flags):
+    """The arguments without these flags and their values."""
     arguments = tuple(arguments)
-    if flag not in arguments:
-        return arguments
-    at = arguments.index(flag)
-    return without(arguments[:at] + arguments[at + 2 :], flag)
+    for flag in flags:
+        while flag in arguments:
+            at = arguments.index(flag)
+            arguments = arguments[:at] + arguments[at + 2 :]
+    return arguments

@@ -17,8 +17,8 @@ from corpus.healthy import healthy_items
 from corpus.judge import judged
 from corpus.margins import Threshold, search, searched, turning_points, written
 from corpus.people import MET, is_of
-from corpus.references import HAIRS, fp32_losses
-from corpus.remedies import log_ratio, noise_of, remedies, verdict
+from corpus.references import HAIRS, MORE_HAIRS, losses
+from corpus.remedies import is_close, log_ratio, noise_of, remedies, verdict
 from corpus.settings import applied
 from corpus.trials import Trial, trials
 from harness.programs import Programs
@@ -217,22 +217,34 @@ class Cures(unittest.TestCase):
             for _ in range(2):
                 programs = Programs(folder, Path(folder) / "runs")
                 programs.train = lambda *arguments: trained.append(arguments) or {"loss": len(trained), "lr": 2.0}
-                self.assertEqual(fp32_losses(programs, ("--seed", 6)), list(range(1, 1 + len(HAIRS))))
+                self.assertEqual(losses(programs, ("--seed", 6)), list(range(1, 1 + len(HAIRS))))
+            self.assertEqual(losses(programs, ("--seed", 6), MORE_HAIRS), list(range(1, 1 + len(MORE_HAIRS))))
         self.assertEqual(len({arguments[-2] for arguments in trained[1:]}), len(trained) - 1)
 
     def test_a_difference_is_held_against_what_a_rounding_makes_of_fp32(self):
-        cure = {"seed": 6, "loss": 1.06, "faulty_loss": "NaN", "fp32_losses": [1.0, 1.02, 0.98, 1.03, 0.97, 1.0, 1.0]}
-        said = verdict(log_ratio([cure], "loss"), noise_of([cure]))
+        cure = {"seed": 6, "losses": [1.06], "faulty_loss": "NaN", "fp32_losses": [1.0, 1.02, 0.98, 1.03, 0.97, 1.0, 1.0]}
+        said = verdict(log_ratio([cure]), noise_of([cure]))
         self.assertRegex(said, r"within seed noise \(2.\d sigma\)")
         three = [dict(cure, seed=seed) for seed in (6, 7, 8)]
-        self.assertRegex(verdict(log_ratio(three, "loss"), noise_of(three)), r"differs \(4.\d sigma\)")
+        self.assertRegex(verdict(log_ratio(three), noise_of(three)), r"differs \(4.\d sigma\)")
         # Three layers with one seed tell no more than one.
         self.assertAlmostEqual(noise_of([cure] * 3), noise_of([cure]))
         self.assertEqual(verdict(0.009, 1e-6), "within 1 %")
-        self.assertEqual(verdict(log_ratio([cure], "faulty_loss"), 0.1), "not finite")
+        self.assertEqual(verdict(log_ratio([dict(cure, losses=["NaN"])]), 0.1), "not finite")
+
+    def test_a_run_that_was_trained_more_often_is_known_better(self):
+        once = {"seed": 6, "losses": [1.06], "fp32_losses": [1.0, 1.02, 0.98, 1.03, 0.97]}
+        five = dict(once, losses=[1.06, 1.05, 1.07, 1.04, 1.08])
+        self.assertLess(noise_of([five]), noise_of([once]) / 1.5)
+        self.assertAlmostEqual(log_ratio([five]), log_ratio([once]), places=3)
+
+    def test_more_runs_are_asked_of_a_difference_alone(self):
+        self.assertTrue(is_close([1.009], [1.0, 1.0, 1.0]))
+        self.assertFalse(is_close([1.02], [1.0, 1.0, 1.0]))
+        self.assertTrue(is_close(["NaN"], [1.0, 1.0, 1.0]))
 
     def test_a_fault_that_ends_fp32_too_is_told_as_such_and_ends_no_page(self):
-        cure = {"seed": 6, "gone": True, "loss": "NaN", "faulty_loss": "NaN", "fp32_losses": ["NaN", 1.0, "NaN"], "steps": 9, "skips": 0}
+        cure = {"seed": 6, "gone": True, "losses": ["NaN"], "faulty_loss": "NaN", "fp32_losses": ["NaN", 1.0, "NaN"], "steps": 9, "skips": 0}
         result = {"case": "overflow", "model": "mlp", "set": {"precision": "bf16"}, "cure": cure}
         self.assertIn("FP32's is not finite either", remedies({"one": result}))
 
@@ -275,7 +287,7 @@ class Margins(unittest.TestCase):
 class Page(unittest.TestCase):
     def results(self):
         right = dict(judged(trial(cure="replaces"), report(finding()), 82), ok=True)
-        right["cure"] = {"seed": 6, "gone": True, "left": [], "loss": 1.001, "fp32_losses": [1.0, 1.0], "faulty_loss": "NaN", "skips": 2, "steps": 100}
+        right["cure"] = {"seed": 6, "gone": True, "left": [], "losses": [1.001], "fp32_losses": [1.0, 1.0], "faulty_loss": "NaN", "skips": 2, "steps": 100}
         right["set"] = {"init_scale": 8192.0}
         wrong = dict(judged(trial(), report(finding("AMP302", "")), None), ok=True)
         alarm = {"ok": True, "group": "converged", "way": "every-1", "findings": ["AMP201 fc1 @3 (error)"], "right": False,

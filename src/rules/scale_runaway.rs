@@ -19,12 +19,13 @@
 //!
 //! Look at the loss. Where it has converged there is nothing to do. Where it never moved, look for what cuts the gradient off (a `detach`, a
 //! `no_grad`, a loss that is zero). In FP32 and BF16 take the scaler out. A ceiling keeps the way back short:
-//! `GradScaler::builder().max_scale(16777216.0).build()?`.
+//! `GradScaler::builder().max_scale(16777216.0).build()?`; higher where the gradients that were seen need a higher scale.
 //!
 //! ## When it stays silent
 //!
 //! Below 2^24, on a scale that was set there, and on one that overflows now and then.
 
+use super::scale_advice::ScaleAdvice;
 use super::text::{counted, measured, scale};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
@@ -91,11 +92,13 @@ fn firing(aggregate: &Aggregate, now: f64) -> Firing {
             Remedy::from("Take the scaler out: FP32 and BF16 need none."),
         )
     } else {
-        (
-            "the gradients are tiny, or zero",
-            Remedy::from("Look at the loss: where it has converged there is nothing to do, where it never moved look for what cuts the gradient off. A ceiling (`max_scale` \
-             = 2^24) keeps the way back short for a batch with larger gradients.").set("max_scale", HIGH.default),
-        )
+        let ceiling = ceiling(aggregate);
+        let text = format!(
+            "Look at the loss: where it has converged there is nothing to do, where it never moved look for what cuts the gradient off. A ceiling (`max_scale` = {}) \
+             keeps the way back short for a batch with larger gradients.",
+            scale(ceiling)
+        );
+        ("the gradients are tiny, or zero", Remedy::from(text).set("max_scale", ceiling))
     };
     Firing {
         severity: Severity::Info,
@@ -110,11 +113,20 @@ fn firing(aggregate: &Aggregate, now: f64) -> Firing {
     }
 }
 
+/// A ceiling under which the gradients that were seen do not fade: that of healthy runs, or the scale that tiny ones need.
+fn ceiling(aggregate: &Aggregate) -> f64 {
+    let needed = ScaleAdvice::of(aggregate).and_then(|advice| advice.exponent());
+    needed.map_or(HIGH.default, |exponent| f64::from(exponent).exp2().max(HIGH.default))
+}
+
 #[cfg(test)]
 mod tests {
     use super::ScaleRunaway;
-    use crate::rules::Severity;
+    use crate::observation::scenario::{Scenario, normal};
     use crate::rules::scale_simulation::{SimulatedScaler, settings, simulate};
+    use crate::rules::silence::diagnose;
+    use crate::rules::{Setting, Severity, Value};
+    use crate::scan::Dtype::F16;
 
     #[test]
     fn a_scale_that_meets_no_end_is_worth_a_word() {
@@ -131,5 +143,29 @@ mod tests {
     fn a_high_ceiling_that_is_met_is_healthy() {
         let (run, found) = simulate(settings(50), 20_000, |exponent| exponent > 25.0);
         assert!(run.scale >= 2f64.powi(24) && found.is_empty(), "{found:#?}");
+    }
+    /// The ceiling that is advised where gradients have this deviation without the scale, which doubles at every step from 2^26 on.
+    fn ceiling(deviation: f64) -> f64 {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(2f64.powi(26));
+        run.steps(18, |s, i| {
+            let now = 2f64.powi(26 + i as i32);
+            s.loss(1e-9).moved(now, 2.0 * now);
+            s.gradient("fc", "linear", F16, &normal(512, deviation * now, i));
+        });
+        let d = diagnose(&run);
+        let finding = d.findings().iter().find(|f| f.code == "AMP304").unwrap();
+        match &finding.remedy.set[..] {
+            [Setting { name: "max_scale", value: Value::Number(scale) }] => *scale,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_ceiling_is_one_that_the_gradients_live_with() {
+        assert_eq!(ceiling(2f64.powi(-32)), 16777216.0);
+        let tiny = ceiling(2f64.powi(-50));
+        // At it a gradient of the usual size is 2^-20 and more, of which FP16 keeps four bits; and the largest are far from its end.
+        assert!((2f64.powi(30)..2f64.powi(50)).contains(&tiny), "{tiny:e}");
     }
 }

@@ -126,6 +126,12 @@ pub struct WeightStep {
     pub step: u64,
     /// The learning rate, where it is known.
     pub lr: Option<f64>,
+    /// Whether a scaler withheld the step: then what changed the weights was not the optimizer.
+    pub withheld: bool,
+    /// Root mean square of all updates; 0 where there is none.
+    pub update_rms: f64,
+    /// Root mean square of the gradient, divided by the loss scale, over what was updated.
+    pub gradient_rms: Option<f64>,
     /// Median over the matrices of rms(update) / rms(weight), as [`Change::ratio`] has it.
     pub median_ratio: Option<f64>,
     /// Norm of all updates over the norm of all weights; `None` where the weights are all zero.
@@ -376,6 +382,7 @@ fn place(dtype: Dtype) -> usize {
 struct Sum {
     parameters: u64,
     ratios: Vec<f64>,
+    elements: u64,
     updates: f64,
     weights: f64,
     gradients: f64,
@@ -394,6 +401,7 @@ impl Sum {
         if is_matrix {
             let energy = |rms: f64| rms * rms * change.elements as f64;
             self.ratios.extend(change.ratio());
+            self.elements += change.elements;
             self.updates += energy(change.update_rms);
             self.weights += change.weight_rms.map_or(0.0, energy);
             self.gradients += change.gradient_rms.map_or(0.0, energy);
@@ -402,9 +410,13 @@ impl Sum {
     }
 
     fn finish(self, step: &Step, highest_before: f64) -> WeightStep {
+        let rms = |energy: f64| (energy / self.elements.max(1) as f64).sqrt();
         WeightStep {
             step: step.index,
             lr: step.lr,
+            withheld: step.skipped(),
+            update_rms: rms(self.updates),
+            gradient_rms: self.gradients_seen.then(|| rms(self.gradients)),
             median_ratio: median(self.ratios.into_iter()),
             energy_ratio: (self.weights > 0.0).then(|| (self.updates / self.weights).sqrt()),
             gradient_norm: self.gradients_seen.then(|| self.gradients.sqrt()),

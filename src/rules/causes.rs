@@ -54,21 +54,28 @@ const JUMP_OF_SOMETHING: &str = "AMP701 of something";
 /// A loss that is reported with its scale: nothing happened to the run.
 const JUMP_IN_THE_REPORT: &str = "AMP701 in the report";
 
+/// A loss that jumped by the update of a gradient which had overflowed for some steps before, and then fitted.
+const JUMP_AFTER_OVERFLOW: &str = "AMP701 after an overflow";
+/// A loss that is flat because a scaler withholds its steps.
+const FLAT_BY_SKIPS: &str = "AMP702 by skipped steps";
+
 /// An update that exploded when the scale had come down so far that a gradient which had overflowed fits.
 const EXPLODED_AFTER_OVERFLOW: &str = "AMP403 after an overflow";
 
-/// The finding as the table names it: its code, and for a jump of the loss and an update that exploded what made it.
+/// The finding as the table names it: its code, and for a jump of the loss, a flat one and an update that exploded what made it.
 fn name_of(finding: &Finding) -> &'static str {
     let made_by = finding.evidence.iter().find(|e| e.name == "cause").map(|e| &e.value);
-    match made_by {
-        Some(Value::Text(by)) if finding.code == "AMP701" => match by.as_str() {
-            "learning rate" | "update" | "gradient" => finding.code,
-            "unknown" | "data" => JUMP_OF_SOMETHING,
-            _ => JUMP_IN_THE_REPORT,
-        },
-        _ if finding.code == "AMP403" && finding.evidence.iter().any(|e| e.name == SKIPPED_BEFORE) => {
-            EXPLODED_AFTER_OVERFLOW
-        }
+    let by = match made_by {
+        Some(Value::Text(by)) => by.as_str(),
+        _ => "",
+    };
+    let after_overflow = finding.evidence.iter().any(|e| e.name == SKIPPED_BEFORE);
+    match (finding.code, by) {
+        ("AMP701", "update" | "gradient") if after_overflow => JUMP_AFTER_OVERFLOW,
+        ("AMP701", "unknown" | "data" | "forward") => JUMP_OF_SOMETHING,
+        ("AMP701", "loss scale reported with the loss") => JUMP_IN_THE_REPORT,
+        ("AMP702", "steps skipped") => FLAT_BY_SKIPS,
+        ("AMP403", _) if after_overflow => EXPLODED_AFTER_OVERFLOW,
         _ => finding.code,
     }
 }
@@ -116,7 +123,9 @@ const ROWS: &[Row] = {
         // What is wrong with the weights that are stepped.
         row("AMP411", Anywhere, Ever, &[&["AMP401", "AMP402", "AMP404", "AMP407", "AMP409"], NOT_LEARNING]),
         row("AMP405", Anywhere, Ever, &[&["AMP401", "AMP402", "AMP404", "AMP408"], NOT_LEARNING]),
-        row("AMP401", Anywhere, Ever, &[&["AMP402", "AMP404", "AMP409"], NOT_LEARNING]),
+        row("AMP401", Anywhere, Ever, &[&["AMP402", "AMP409"], NOT_LEARNING]),
+        // Of the same copies that are missing: the decay, which is the smallest part of an update, is lost first.
+        row("AMP401", Anywhere, Whenever, &[&["AMP404"]]),
         row("AMP402", Anywhere, Ever, &[&["AMP404", "AMP409"], NOT_LEARNING]),
         row(
             "AMP407",
@@ -142,12 +151,25 @@ const ROWS: &[Row] = {
                 NOT_LEARNING,
             ],
         ),
-        // Not AMP701, which explains overflows of gradients itself: where one is told here, the weights are ruined, and the loss is seldom finite.
+        // Not every AMP701, for a jump explains overflows of gradients itself: only one that came after such an overflow.
         row(
             EXPLODED_AFTER_OVERFLOW,
             Anywhere,
             Ever,
-            &[&["AMP105", "AMP410"], LARGE_ACTIVATIONS, FADING_GRADIENTS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING],
+            &[
+                &[JUMP_AFTER_OVERFLOW, "AMP105", "AMP410"],
+                LARGE_ACTIVATIONS,
+                FADING_GRADIENTS,
+                SCALE_FALLS,
+                NOT_FINITE,
+                NOT_LEARNING,
+            ],
+        ),
+        row(
+            JUMP_AFTER_OVERFLOW,
+            Anywhere,
+            While,
+            &[&["AMP105", "AMP410"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, &["AMP702", "AMP704"]],
         ),
         row(
             "AMP701",
@@ -189,7 +211,7 @@ const ROWS: &[Row] = {
         row("AMP502", Anywhere, Ever, &[&["AMP704"]]),
         // Backward, and the scale that is lowered for it.
         row("AMP202", Back, While, &[&["AMP202"]]),
-        row("AMP202", Anywhere, While, &[&[EXPLODED_AFTER_OVERFLOW]]),
+        row("AMP202", Anywhere, While, &[&[EXPLODED_AFTER_OVERFLOW, JUMP_AFTER_OVERFLOW]]),
         row("AMP202", Here, Whenever, &[&["AMP204"]]),
         row("AMP202", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS]),
         row("AMP202", Anywhere, Ever, &[NOT_FINITE, NOT_LEARNING]),
@@ -208,6 +230,14 @@ const ROWS: &[Row] = {
         row("AMP203", Anywhere, Ever, &[NOT_LEARNING]),
         row("AMP205", Anywhere, Ever, &[NOT_LEARNING]),
         row("AMP702", Anywhere, Ever, &[&["AMP704"]]),
+        // A loss is flat from its first value on, before anything makes the steps skip that keep it so.
+        row("AMP102", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
+        row("AMP106", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
+        row("AMP202", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
+        row("AMP307", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
+        row("AMP410", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
+        row("AMP501", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
+        row("AMP504", Anywhere, Whenever, &[&[FLAT_BY_SKIPS]]),
     ]
 };
 

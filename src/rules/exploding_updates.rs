@@ -19,7 +19,8 @@
 //!   dozen steps of a twentieth of the weights leave little of them.
 //!
 //! The step named is that of the jump. The cause named is the learning rate where it rose there (tell it with `doctor.lr(lr)`), else the gradient
-//! where that grew as much.
+//! where that grew as much. Where the learning rate is known, and neither it nor the gradient makes an update of that size, it is said that something
+//! else wrote the weights.
 //!
 //! ## What to do
 //!
@@ -36,7 +37,7 @@
 //! * Where the doctor is told no loss, as long as nothing overflows.
 
 use super::text::{counted, measured, number};
-use super::update_advice::may_update;
+use super::update_advice::{may_update, uses_second_moment};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, WeightStep, Weights, median};
 use crate::observation::Probe;
@@ -115,6 +116,11 @@ const SOUND: Threshold = Threshold::new(
     "An update of 1 % of the weights is at the upper end of healthy runs; the learning rate that is named aims at it.",
 );
 
+/// Learning rates that an element moves by at the most where the gradient is divided by a running root of its square: 1 / sqrt(0.01) for RMSprop's
+/// decay of 0.99, and less for Adam's.
+const NORMALISED_STEP: f64 = 10.0;
+/// Learning rates times gradients that an element moves by at the most otherwise: momentum of 0.95 gathers 20.
+const GATHERED_STEP: f64 = 20.0;
 /// Steps in a row that a scaler has to withhold before the update for it to be that of the gradient that overflowed.
 const WITHHELD: usize = 4;
 /// The evidence that says so.
@@ -172,7 +178,7 @@ enum Harm {
 fn explosion<'a>(aggregate: &'a Aggregate, at: usize, limits: &'a Limits) -> Option<Explosion<'a>> {
     let steps = &aggregate.weights.steps;
     let step = steps.get(at)?;
-    let ratio = step.energy_ratio.filter(|&r| r >= limits.of(&FLOOR) && !is_withheld(aggregate, step))?;
+    let ratio = step.energy_ratio.filter(|&r| r >= limits.of(&FLOOR) && !step.withheld)?;
     let before: Vec<f64> = steps.range(..at).rev().take(BEFORE).filter_map(|s| s.energy_ratio).collect();
     if before.len() as u64 >= limits.count(&FEWEST_BEFORE) {
         let usual = median(before.into_iter())?;
@@ -182,11 +188,6 @@ fn explosion<'a>(aggregate: &'a Aggregate, at: usize, limits: &'a Limits) -> Opt
     // What the window has lost of its beginning is no beginning of the run.
     let is_beginning = aggregate.weights.stepped <= Weights::WINDOW as u64;
     (is_beginning && ratio >= limits.of(&LARGE)).then_some(Explosion { limits, at, step, ratio, before: None })
-}
-
-/// Whether the scaler skipped the step: then it was not the optimizer that changed the weights, and no learning rate is to blame.
-fn is_withheld(aggregate: &Aggregate, step: &WeightStep) -> bool {
-    aggregate.scale_dynamics.skips.iter().any(|skip| skip.step == step.step)
 }
 
 impl Explosion<'_> {
@@ -229,7 +230,7 @@ impl Explosion<'_> {
     }
 
     fn firing(&self, aggregate: &Aggregate, harm: Harm) -> Firing {
-        let cause = self.cause();
+        let cause = self.cause(aggregate);
         Firing {
             severity: if matches!(harm, Harm::NoProgress(..)) { Severity::Warning } else { Severity::Error },
             layer: String::new(),
@@ -243,12 +244,6 @@ impl Explosion<'_> {
         }
     }
 
-    /// Steps that a scaler withheld right before: what it then let through is what had overflowed, at a scale at which it fits.
-    fn withheld_before(&self, aggregate: &Aggregate) -> usize {
-        let earlier = aggregate.losses.recent.iter().rev().skip_while(|at| at.step >= self.step.step);
-        earlier.take_while(|at| at.skipped).count()
-    }
-
     fn evidence(&self, aggregate: &Aggregate, harm: Harm) -> Vec<Evidence> {
         let mut evidence = vec![measured("update_over_weights", self.ratio)];
         evidence.extend(self.before.map(|(_, usual)| measured("update_over_weights_before", usual)));
@@ -260,8 +255,7 @@ impl Explosion<'_> {
         evidence.extend(self.step.gradient_norm.map(|g| measured("gradient_norm", g)));
         evidence.extend(self.before.and_then(|(s, _)| s.gradient_norm).map(|g| measured("gradient_norm_before", g)));
         evidence.push(counted("step_of_the_jump", self.step.step));
-        let withheld = self.withheld_before(aggregate);
-        evidence.extend((withheld >= WITHHELD).then(|| counted(SKIPPED_BEFORE, withheld as u64)));
+        evidence.extend(withheld_before(aggregate, self.step.step));
         evidence
     }
 
@@ -279,7 +273,7 @@ impl Explosion<'_> {
         }
     }
 
-    fn cause(&self) -> Cause {
+    fn cause(&self, aggregate: &Aggregate) -> Cause {
         let Some((before, _)) = self.before else { return Cause::TooHighFromTheStart(self.step.lr) };
         let goes_on = self.limits.of(&GOES_ON);
         let rose = |now: Option<f64>, then: Option<f64>| Some((then.filter(|&x| x > 0.0)?, now?));
@@ -288,7 +282,10 @@ impl Explosion<'_> {
         match (lr, gradient) {
             (Some((from, to)), _) if to > goes_on * from => Cause::LearningRate(from, to),
             (_, Some((from, to))) if to > goes_on * from => Cause::Gradient(from, to),
-            (Some((lr, _)), _) => Cause::Unknown(Some(lr)),
+            (Some((_, lr)), _) => match most_that_steps(aggregate, lr).filter(|&most| self.step.update_rms > most) {
+                Some(most) => Cause::NotTheOptimizer(lr, self.step.update_rms, most),
+                None => Cause::Unknown(Some(lr)),
+            },
             (None, _) => Cause::Unknown(None),
         }
     }
@@ -298,6 +295,12 @@ impl Explosion<'_> {
         let factor = self.ratio / self.before.map_or(sound, |(_, usual)| usual.clamp(sound / jump, sound));
         let lower = |lr: f64| one_digit(lr / factor);
         match *cause {
+            Cause::NotTheOptimizer(lr, ..) => Remedy::from(format!(
+                "Look at what writes weights at step {}: a checkpoint that is loaded, weights that are initialised anew, a copy or a factor of your own. Where nothing does, the \
+                 learning rate in force is another one than {}, which `doctor.lr(lr)` was told.",
+                self.step.step,
+                number(lr)
+            )),
             Cause::LearningRate(from, to) => Remedy::from(format!(
                 "Do not raise the learning rate from {} to {} at step {}: the run bore {}. If it must rise, let it rise over some hundred steps.",
                 number(from),
@@ -332,7 +335,26 @@ impl Explosion<'_> {
     }
 }
 
+/// Steps that a scaler withheld right before this one, where they are so many that what it then let through is what had overflowed, at a scale at
+/// which it fits.
+pub(super) fn withheld_before(aggregate: &Aggregate, step: u64) -> Option<Evidence> {
+    let earlier = aggregate.losses.recent.iter().rev().skip_while(|at| at.step >= step);
+    let withheld = earlier.take_while(|at| at.skipped).count();
+    (withheld >= WITHHELD).then(|| counted(SKIPPED_BEFORE, withheld as u64))
+}
+
+/// The largest root mean square of an update that this learning rate can make of gradients like those before; `None` where that is not known.
+fn most_that_steps(aggregate: &Aggregate, lr: f64) -> Option<f64> {
+    if uses_second_moment(aggregate) {
+        return Some(NORMALISED_STEP * lr);
+    }
+    let gradients = aggregate.weights.steps.iter().filter_map(|s| s.gradient_rms);
+    gradients.reduce(f64::max).map(|largest| GATHERED_STEP * lr * largest)
+}
+
 enum Cause {
+    /// No step of the optimizer is so large: something else wrote the weights. The learning rate, the update's rms and the most that it can make.
+    NotTheOptimizer(f64, f64, f64),
     LearningRate(f64, f64),
     Gradient(f64, f64),
     TooHighFromTheStart(Option<f64>),
@@ -342,6 +364,12 @@ enum Cause {
 impl Cause {
     fn text(&self) -> String {
         match *self {
+            Cause::NotTheOptimizer(lr, size, most) => format!(
+                "No step of the optimizer is so large: its root mean square is {}, and the learning rate, {}, makes {} at the most of gradients as they were. Something else wrote the weights.",
+                number(size),
+                number(lr),
+                number(most)
+            ),
             Cause::LearningRate(from, to) => {
                 format!("The learning rate rose there from {} to {}.", number(from), number(to))
             }
@@ -353,7 +381,9 @@ impl Cause {
             Cause::TooHighFromTheStart(Some(lr)) => format!("The learning rate, {}, is too high.", number(lr)),
             Cause::TooHighFromTheStart(None) => "The learning rate is too high.".into(),
             Cause::Unknown(Some(_)) => {
-                "The learning rate did not change, so it is too high for where the run is.".into()
+                "The learning rate did not change, and no gradient is known to have grown as much: the learning rate is too high for where the run is, or \
+                 something else wrote the weights."
+                    .into()
             }
             Cause::Unknown(None) => {
                 "The gradient did not grow as much: the learning rate did, or what stands for it.".into()

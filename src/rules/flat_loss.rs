@@ -32,9 +32,11 @@
 //!
 //! On a loss that falls by 3 %, or jumps (rule `loss-jump`). On a loss that begins at zero or below, where shares mean nothing. In the first 96 steps.
 
+use std::collections::VecDeque;
+
 use super::text::{counted, measured, number, said, scale};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::{Aggregate, Losses, WeightStep};
+use crate::aggregate::{Aggregate, Loss, Losses, WeightStep};
 
 const FALLEN: Threshold = Threshold {
     rule: "flat-loss",
@@ -103,7 +105,7 @@ fn flat(aggregate: &Aggregate, limits: &Limits) -> Option<(f64, f64)> {
 }
 
 enum Reason {
-    Skipped { share: f64, scale: Option<f64> },
+    Skipped { share: f64, scale: Option<f64>, since: u64 },
     NoLearningRate,
     NoGradient { since: u64 },
     NoUpdate { since: u64 },
@@ -113,7 +115,8 @@ fn reason(aggregate: &Aggregate, limits: &Limits) -> Option<Reason> {
     let recent = &aggregate.losses.recent;
     let share = recent.iter().filter(|at| at.skipped).count() as f64 / recent.len().max(1) as f64;
     if share >= limits.of(&SKIPPED) {
-        return Some(Reason::Skipped { share, scale: recent.back().and_then(|at| at.loss_scale) });
+        let since = skipping_since(recent);
+        return Some(Reason::Skipped { share, scale: recent.back().and_then(|at| at.loss_scale), since });
     }
     if recent.iter().all(|at| at.lr == Some(0.0)) {
         return Some(Reason::NoLearningRate);
@@ -128,11 +131,27 @@ fn reason(aggregate: &Aggregate, limits: &Limits) -> Option<Reason> {
         .or_else(|| lasts(|s| s.energy_ratio == Some(0.0)).map(|since| Reason::NoUpdate { since }))
 }
 
+/// The step from which on steps are skipped: the first of the longest stretch of them.
+fn skipping_since(recent: &VecDeque<Loss>) -> u64 {
+    let (mut longest, mut stretch) = ((0, 0), (0, 0));
+    for at in recent {
+        stretch = match (at.skipped, stretch.0) {
+            (false, _) => (0, 0),
+            (true, 0) => (1, at.step),
+            (true, n) => (n + 1, stretch.1),
+        };
+        if stretch.0 > longest.0 {
+            longest = stretch;
+        }
+    }
+    longest.1
+}
+
 fn firing(aggregate: &Aggregate, initial: f64, now: f64, reason: &Reason) -> Firing {
     let first = aggregate.losses.recent.front().map_or(0, |at| at.step);
     let since = match reason {
-        Reason::NoGradient { since } | Reason::NoUpdate { since } => *since,
-        Reason::Skipped { .. } | Reason::NoLearningRate => first,
+        Reason::NoGradient { since } | Reason::NoUpdate { since } | Reason::Skipped { since, .. } => *since,
+        Reason::NoLearningRate => first,
     };
     let mut evidence = vec![
         said("cause", reason.name()),
@@ -174,7 +193,7 @@ impl Reason {
 
     fn text(&self) -> String {
         match self {
-            Self::Skipped { share, scale: at } => format!(
+            Self::Skipped { share, scale: at, .. } => format!(
                 "The scaler skipped {:.0} % of the latest steps{}: the weights are what they were.",
                 100.0 * share,
                 at.map_or(String::new(), |at| format!(", and its scale stands at {}", scale(at)))
@@ -246,6 +265,18 @@ mod tests {
         });
         assert_eq!(cause(&skipping), Some((Severity::Error, "steps skipped".into())));
         assert_eq!(finding(&skipping).map(|f| f.onset_step), Some(0));
+    }
+
+    #[test]
+    fn it_began_with_the_first_step_of_those_that_are_skipped_and_not_with_the_loss() {
+        // Two skips of the calibration, eight steps that were applied, and then none.
+        let later = run(110, flat, |s, i| {
+            match i {
+                2..10 => s.applied(1024.0),
+                _ => s.skipped(1024.0, 1024.0),
+            };
+        });
+        assert_eq!(finding(&later).map(|f| f.onset_step), Some(10));
     }
 
     #[test]

@@ -14,11 +14,13 @@ fn found(name: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Fi
     let made_by = match name {
         JUMP_OF_SOMETHING => "unknown",
         JUMP_IN_THE_REPORT => "loss scale reported with the loss",
+        JUMP_AFTER_OVERFLOW => "gradient",
+        FLAT_BY_SKIPS => "steps skipped",
         _ => "learning rate",
     };
     let mut evidence = vec![said("cause", made_by)];
-    if name == EXPLODED_AFTER_OVERFLOW {
-        evidence = vec![counted(SKIPPED_BEFORE, 8)];
+    if [EXPLODED_AFTER_OVERFLOW, JUMP_AFTER_OVERFLOW].contains(&name) {
+        evidence.push(counted(SKIPPED_BEFORE, 8));
     }
     Finding {
         code: &name[..6],
@@ -128,6 +130,32 @@ fn a_gradient_that_overflowed_and_then_fits_is_one_finding_with_the_update_that_
     let mut late = findings("AMP403");
     late[1].onset_step = 150;
     assert_eq!(told(late, &run(1))[1], "AMP403");
+}
+
+#[test]
+fn the_jump_that_such_an_update_makes_is_one_finding_with_them() {
+    let findings = |jump| {
+        vec![found("AMP202", "b", 60, 85), found(EXPLODED_AFTER_OVERFLOW, "", 86, 119), found(jump, "", 87, 119)]
+    };
+    assert_eq!(told(findings(JUMP_AFTER_OVERFLOW), &run(1)), ["AMP202 b: AMP403, AMP701"]);
+    // A jump that the learning rate made, and after it gradients that overflow.
+    let by_rate = vec![found("AMP701", "", 87, 119), found("AMP202", "b", 88, 119)];
+    assert_eq!(told(by_rate, &run(1)), ["AMP701: AMP202 b"]);
+}
+
+#[test]
+fn a_flat_loss_stands_under_what_makes_its_steps_skip_though_it_was_flat_before() {
+    for cause in ["AMP102", "AMP106", "AMP202", "AMP307", "AMP410", "AMP501", "AMP504"] {
+        let with = |flat| vec![found(flat, "", 1, 199), found(cause, "b", 60, 199)];
+        assert_eq!(told(with(FLAT_BY_SKIPS), &run(1)), [format!("{cause} b: AMP702")]);
+        assert_eq!(told(with("AMP702"), &run(1)).len(), 2, "a learning rate of zero is a reason of its own");
+    }
+}
+
+#[test]
+fn a_decay_that_is_lost_first_is_another_view_of_the_copies_that_are_missing() {
+    let findings = vec![found("AMP404", "", 0, 97), found("AMP401", "", 79, 199)];
+    assert_eq!(told(findings, &run(1)), ["AMP401: AMP404"]);
 }
 
 #[test]

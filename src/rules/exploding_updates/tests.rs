@@ -145,7 +145,12 @@ fn under_a_scaler_that_skips_after_the_jump_the_losses_of_the_skipped_steps_tell
 fn weights_that_change_while_the_scaler_skips_the_step_are_not_the_learning_rates_doing() {
     let changed = |withheld: bool| {
         let mut run = Scenario::new();
-        run.dynamic_scaler(1024.0).steps(24, |s, i| {
+        // So many steps are skipped that the first are forgotten.
+        run.dynamic_scaler(1024.0).steps(120, |s, i| {
+            if i >= 24 {
+                s.loss(3.0 + noise(i)).skipped(1024.0, 1024.0);
+                return;
+            }
             match i {
                 20.. if withheld => s.skipped(1024.0, 1024.0),
                 _ => s.applied(1024.0),
@@ -156,4 +161,27 @@ fn weights_that_change_while_the_scaler_skips_the_step_are_not_the_learning_rate
         found(&diagnose(&run)).contains(&"AMP403")
     };
     assert!(changed(false) && !changed(true));
+}
+
+#[test]
+fn an_update_that_no_learning_rate_makes_is_not_laid_to_it() {
+    // Weights of 0.1 become others of that size, at a learning rate of 1e-3: Adam moves an element by some thousandths.
+    let written = |operator: &'static str, gradient: f64| {
+        let mut run = Scenario::new();
+        run.steps(24, |s, i| {
+            let loss = if i <= 20 { 1.0 } else { 3.0 };
+            s.loss(loss + noise(i)).lr(1e-3);
+            s.gradient("fc", "linear", F32, &normal(64, 1e-3, i)).param_grad("fc", "weight", F32, &[gradient; 256]);
+            let size = if i < 20 { 3e-4 } else { 0.1 };
+            s.update("fc", operator, "weight", &normal(256, size, i)).param("fc", "weight", F32, &normal(256, 0.1, 3));
+        });
+        only(&run)
+    };
+    for f in [written("addcdiv_", 1.0), written("add_", 0.1)] {
+        assert!(f.explanation.contains("Something else wrote the weights"), "{}", f.explanation);
+        assert!(f.remedy.set.is_empty() && f.remedy.text.contains("checkpoint"), "{:?}", f.remedy);
+    }
+    // Of gradients this large plain descent makes it.
+    let f = written("add_", 10.0);
+    assert!(f.explanation.contains("or something else wrote the weights") && !f.remedy.set.is_empty(), "{f:#?}");
 }

@@ -26,6 +26,8 @@ pub struct Losses {
     pub first: Vec<f64>,
     /// The latest losses with their steps, oldest first, non-finite ones too: at most [`Losses::WINDOW`].
     pub recent: VecDeque<Loss>,
+    /// The lowest that [`Losses::present`] has been, of eight losses or more.
+    pub lowest: Option<f64>,
     /// Losses given in the whole run.
     pub count: u64,
     /// The highest learning rate that the run had before the oldest of `recent`; `None` where none was told.
@@ -75,6 +77,11 @@ impl Losses {
             loss_scale: step.loss_scale,
             skipped: step.skipped(),
         });
+        if self.count >= Self::PRESENT as u64
+            && let Some(present) = self.present()
+        {
+            self.lowest = Some(self.lowest.map_or(present, |lowest| lowest.min(present)));
+        }
     }
 }
 
@@ -114,6 +121,14 @@ mod tests {
         let l = losses(&[2.3, 9.0, 2.2, 1.0, 1.0, 1.0, 40.0, f64::NAN, 1.0]);
         assert_eq!((l.initial(), l.present()), (Some(2.3), Some(1.0)));
         assert_eq!((l.has_fallen_to(0.5), l.has_fallen_to(0.4)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn the_lowest_is_one_of_eight_and_no_lucky_batch() {
+        let mut values = vec![2.0; 7];
+        assert_eq!(losses(&values).lowest, None);
+        values.extend([0.01, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]);
+        assert_eq!(losses(&values).lowest, Some(1.0));
     }
 
     #[test]

@@ -17,7 +17,8 @@
 //! ## What to do
 //!
 //! Make the number larger where it arises: multiply by a power of two before the operator and take it back further on, or normalise the output. Or
-//! run that layer in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`, or under BF16 autocast.
+//! run that layer in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`, or under BF16 autocast. Neither does where a normalisation comes
+//! next and what it is given is far below the root of its epsilon (3e-3 for the usual 1e-5): it then divides by the epsilon alone, in FP32 too.
 //!
 //! ## When it stays silent
 //!
@@ -25,7 +26,7 @@
 //! opens slowly), given to a softmax, an exponential or a sigmoid (logits near zero), or summed up to the loss. On FP32 and BF16.
 
 use super::graph::Graph;
-use super::range::{Out, Reach};
+use super::range::{Out, Reach, swamped_behind};
 use super::text::{layer_name, measured, number, power_of_two, share};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, SiteSummary};
@@ -217,6 +218,17 @@ fn firing(aggregate: &Aggregate, graph: &Graph<'_>, place: usize, others: usize,
 }
 
 fn remedy(aggregate: &Aggregate, graph: &Graph<'_>, place: usize, up: f64) -> Remedy {
+    if let Some(norm) = swamped_behind(graph, place) {
+        let (site, max) = (graph.node(place).site(), graph.node(place).stats().max_abs);
+        return Remedy::from(format!(
+            "Bring the output of `{}` of layer `{}` up by {}, by a factor before `{norm}`. FP32 or BF16 alone does not do: that normalisation adds its epsilon (1e-5 \
+             unless it was set) to a variance of {} at the most, and hands on next to nothing in any format.",
+            site.operator,
+            layer_name(site),
+            power_of_two(up),
+            power_of_two(max * max)
+        ));
+    }
     let (reach, site) = (Reach::of_output(graph, place, Out::Small), graph.node(place).site());
     let text = format!(
         "Bring the output of `{}` of layer `{}` up by {}: by a factor before it that is taken back behind it, or by a normalisation. Or {}.",
@@ -263,6 +275,22 @@ mod tests {
         assert!(f.explanation.contains("One activation after it"), "{}", f.explanation);
         let worse = diagnose(&run(1e-7, F16, |_, _| {}));
         assert_eq!(worse.findings()[0].severity, Severity::Error);
+    }
+
+    #[test]
+    fn before_a_normalisation_whose_epsilon_swamps_it_no_precision_is_the_remedy() {
+        let with = |out: f64| {
+            let d = diagnose(&run(1e-7, F16, |s, i| {
+                let out = if i >= 2 { out } else { 1.0 };
+                s.activation("bn", "batch_norm", F16, &normal(256, out, i)).from(&["fc2/linear"]);
+            }));
+            first(&d, "AMP104").expect("found").remedy.clone()
+        };
+        // What is left is the bias.
+        let swamped = with(0.1);
+        assert!(swamped.set.is_empty() && swamped.text.contains("by a factor before `bn/batch_norm`"), "{swamped:?}");
+        // One with a smaller epsilon makes ordinary numbers of it.
+        assert_eq!(with(1.0).set[0].name, "fp32_layers");
     }
 
     #[test]

@@ -177,6 +177,7 @@ const ROWS: &[Row] = {
             While,
             &[&["AMP105", "AMP202", "AMP410"], LARGE_ACTIVATIONS, SCALE_FALLS, NOT_FINITE, &["AMP702", "AMP704"]],
         ),
+        row(JUMP_OF_SOMETHING, Anywhere, Ever, &[&["AMP702"]]),
         row("AMP410", Onward, Ever, &[LARGE_ACTIVATIONS, NOT_FINITE]),
         // A loss that jumped when forward changed, by no update: what changed in forward is its cause.
         row("AMP102", Anywhere, Soon, FORWARD_CHANGED),
@@ -184,6 +185,7 @@ const ROWS: &[Row] = {
         row("AMP105", Anywhere, Soon, FORWARD_CHANGED),
         row("AMP106", Anywhere, Soon, FORWARD_CHANGED),
         row("AMP107", Anywhere, Soon, FORWARD_CHANGED),
+        row("AMP410", Anywhere, Soon, FORWARD_CHANGED),
         row("AMP501", Anywhere, Soon, FORWARD_CHANGED),
         row("AMP502", Anywhere, Soon, FORWARD_CHANGED),
         row("AMP504", Anywhere, Soon, FORWARD_CHANGED),
@@ -321,6 +323,12 @@ impl<'a> Course<'a> {
         });
         nearest.map(|(at, _)| at)
     }
+}
+
+/// Whether a finding of this code would follow from one of these, wherever and whenever.
+pub(super) fn explain<'f>(mut findings: impl Iterator<Item = &'f Finding>, code: &str) -> bool {
+    let has = |row: &Row| row.effects.iter().copied().flatten().any(|&effect| effect == code);
+    findings.any(|finding| ROWS.iter().any(|row| row.cause == name_of(finding) && has(row)))
 }
 
 /// The findings, each with those that follow from it; the order is kept.

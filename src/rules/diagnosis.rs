@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use super::causes::{under_their_causes, weigh};
+use super::causes::{explain, under_their_causes, weigh};
 use super::policy::Parted;
 use super::sight::judge;
-use super::{Accepted, Finding, Firing, Policy, RuleInfo, Severity, Verdict, all};
+use super::{Accepted, Finding, Firing, Policy, RuleInfo, Severity, Verdict, all, find, flat_loss};
 use crate::aggregate::Aggregate;
 use crate::observation::Record;
 
@@ -111,13 +111,23 @@ impl Diagnosis {
 
     fn parted(&self) -> &Parted {
         self.findings.get_or_init(|| {
-            let found = self.latched.values().map(|l| l.finding.clone()).collect();
+            let found = self.latched.values().map(|l| self.up_to_date(&l.finding)).collect();
             let mut parted = self.policy.part(under_their_causes(found, &self.aggregate));
             parted.standing.iter_mut().for_each(weigh);
             parted.standing.sort_by(|a, b| by_gravity(a).cmp(&by_gravity(b)));
             parted.accepted.sort_by(|a, b| by_gravity(&a.finding).cmp(&by_gravity(&b.finding)));
             parted
         })
+    }
+
+    fn up_to_date(&self, finding: &Finding) -> Finding {
+        let mut finding = finding.clone();
+        if let Some(rule) = find(finding.code) {
+            rule.follow(&mut finding, &self.aggregate);
+            let decided = self.policy.severity(finding.code, &finding.layer, finding.severity);
+            finding.severity = decided.unwrap_or(finding.severity);
+        }
+        finding
     }
 
     /// Rules that cannot tell, by code.
@@ -163,6 +173,10 @@ impl Diagnosis {
                     }
                 }
             }
+        }
+        // That nothing explains a flat loss is no doubt where something does.
+        if explain(self.latched.values().map(|l| &l.finding), flat_loss::CODE) {
+            self.doubts.retain(|doubt| doubt.code != flat_loss::CODE);
         }
     }
 

@@ -17,7 +17,7 @@
 //! * at the five latest scanned steps the gradient of every weight matrix was exactly zero;
 //! * at the five latest scanned steps every update was exactly zero.
 //!
-//! Where none does and the loss is still flat after 192 losses, the rule says that it cannot tell.
+//! Where none does and the loss is still flat after 192 losses, the rule says that it cannot tell, unless another finding explains it.
 //!
 //! ## What to do
 //!
@@ -30,7 +30,7 @@
 //!
 //! ## When it stays silent
 //!
-//! On a loss that falls by 3 %, or jumps (rule `loss-jump`). On a loss that begins at zero or below, where shares mean nothing. In the first 96 steps.
+//! On a loss that falls by 3 %. On one that jumped back to where it began: rule `loss-jump` tells of it. On a loss that begins at zero or below, where shares mean nothing. In the first 96 steps.
 
 use std::collections::VecDeque;
 
@@ -57,11 +57,13 @@ const RISEN: f64 = 1.5;
 /// Scanned steps in a row at which nothing moved.
 const SCANS: usize = 5;
 
+pub(super) const CODE: &str = "AMP702";
+
 /// See the page of the rule.
 pub struct FlatLoss;
 
 static INFO: RuleInfo = RuleInfo {
-    code: "AMP702",
+    code: CODE,
     name: "flat-loss",
     severity: Severity::Error,
     summary: "The loss stays where it began, because every step is skipped, or no gradient or update arrives.",
@@ -86,10 +88,11 @@ impl Rule for FlatLoss {
         match reason(aggregate, limits) {
             Some(reason) => vec![Verdict::Firing(Box::new(firing(aggregate, initial, now, &reason)))],
             None if aggregate.losses.count >= 2 * Losses::WINDOW as u64 => vec![Verdict::Unsure(format!(
-                "the loss is {} after {} steps, of {} at first, and nothing that was seen explains it",
+                "the loss is {} after {} steps, of {} at first{}, and nothing that was seen explains it",
                 number(now),
                 aggregate.losses.count,
-                number(initial)
+                number(initial),
+                had_fallen(aggregate, limits.of(&FALLEN) * initial)
             ))],
             None => Vec::new(),
         }
@@ -102,6 +105,12 @@ fn flat(aggregate: &Aggregate, limits: &Limits) -> Option<(f64, f64)> {
     let (initial, now) = (losses.initial().filter(|&x| x > 0.0)?, losses.present()?);
     let is_flat = now >= limits.of(&FALLEN) * initial && now <= RISEN * initial;
     (losses.count >= Losses::WINDOW as u64 && is_flat).then_some((initial, now))
+}
+
+/// That it was lower on the way, where it was.
+fn had_fallen(aggregate: &Aggregate, least: f64) -> String {
+    let lowest = aggregate.losses.lowest.filter(|&lowest| lowest < least);
+    lowest.map_or(String::new(), |lowest| format!(" and {} on the way", number(lowest)))
 }
 
 enum Reason {

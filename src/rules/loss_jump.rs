@@ -24,17 +24,21 @@
 //! * the learning rate rose threefold or more in the twelve steps before (**warning**);
 //! * the norm of the update over that of the weights rose fivefold before the jump, or is five times higher ever since: it was the learning rate, or
 //!   the gradient where that grew as much (**warning**);
-//! * it did not: then it was the data (**information**);
+//! * the output of an operator became 64 times larger or smaller there: something changed in forward (**warning**);
+//! * none of it: then it was the data (**information**; **warning** once the loss has stayed for 96 losses where the run began: then nothing of what was
+//!   learnt is left);
 //! * nothing was scanned about then, or what was scanned does not tell: the cause is not known. **Information** while the next scan may tell,
 //!   **warning** where the loss is still up 32 losses later.
 //!
-//! **Error** in place of a warning where the jump undid nine tenths of what had been learnt. Where something else began in forward at that step, the
-//! jump is listed under it.
+//! **Error** in place of a warning where the jump undid nine tenths of what had been learnt and it was not the data. Where something else began in
+//! forward at that step, the jump is listed under it. What the finding says of the present loss is kept up to date.
 //!
 //! ## What to do
 //!
 //! * The learning rate: set it back, `opt.set_lr(lr)`, or let it rise over some hundred steps.
 //! * An update: clip the norm of the gradient, `scaler.unscale(&mut opt)?; opt.clip_grad_norm(1.0);` before `scaler.step`.
+//! * Forward: look at the operator that is named, at what goes into it, and at a normalisation behind it: one whose input became tiny adds its epsilon
+//!   to a variance of nothing, in FP32 too (`no_autocast` does not mend it, a factor before it does).
 //! * The data: look at the batches from the step named on (another data set, another order, labels that slipped).
 //! * The scale: tell the doctor, and the log, the unscaled loss.
 //!
@@ -49,11 +53,14 @@
 //!   `gradient-underflow`.
 //! * On a loss that is not finite: rule `loss-not-finite`.
 
+use super::exploding_updates::withheld_before;
 use super::text::{counted, measured, number, said, scale};
-use super::{Evidence, Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
+use super::{Evidence, Finding, Firing, Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, Loss, Losses, Weights, median};
 
 mod cause;
+mod changed;
+mod present;
 #[cfg(test)]
 mod tests;
 
@@ -118,7 +125,7 @@ static INFO: RuleInfo = RuleInfo {
     code: "AMP701",
     name: "loss-jump",
     severity: Severity::Error,
-    summary: "The loss jumped and stayed up: because of the learning rate, an update, the data, or a scale reported with it.",
+    summary: "The loss jumped and stayed up: because of the learning rate, an update, forward, the data (info), or a scale reported with it.",
     source: include_str!("loss_jump.rs"),
 };
 
@@ -146,6 +153,10 @@ impl Rule for LossJump {
             return Vec::new();
         }
         vec![Verdict::Firing(Box::new(firing(aggregate, &losses, &jump, &cause)))]
+    }
+
+    fn follow(&self, finding: &mut Finding, aggregate: &Aggregate) {
+        present::tell(finding, aggregate);
     }
 }
 
@@ -241,7 +252,7 @@ fn firing(aggregate: &Aggregate, losses: &[&Loss], jump: &Jump, cause: &Cause) -
         probe: None,
         since: losses[jump.at].step,
         strength,
-        evidence: evidence(losses, jump, cause, rise),
+        evidence: evidence(aggregate, losses, jump, cause, rise),
         explanation: explanation(losses, jump, cause),
         remedy: cause.remedy(losses[jump.at].step),
     }
@@ -257,31 +268,31 @@ fn severity(aggregate: &Aggregate, losses: &[&Loss], jump: &Jump, cause: &Cause)
     if undone && !matches!(cause, Cause::CarriesScale { .. }) { Severity::Error } else { Severity::Warning }
 }
 
-fn evidence(losses: &[&Loss], jump: &Jump, cause: &Cause, rise: f64) -> Vec<Evidence> {
+fn evidence(aggregate: &Aggregate, losses: &[&Loss], jump: &Jump, cause: &Cause, rise: f64) -> Vec<Evidence> {
     let mut evidence = vec![
         said("cause", cause.name()),
         measured("loss_before", jump.before),
         measured("loss_after", jump.after),
-        measured("loss_now", jump.now(losses)),
+        measured(present::LOSS_NOW, jump.now(losses)),
+        measured(present::TOP, jump.top),
         measured("spread_before", jump.spread),
         measured("rise_over_spread", rise),
         counted("step_of_the_jump", losses[jump.at].step),
     ];
     evidence.extend(losses[jump.at].lr.map(|lr| measured("lr", lr)));
     evidence.extend(cause.evidence());
+    evidence.extend(cause.update_step().and_then(|step| withheld_before(aggregate, step)));
     evidence
 }
 
+/// What happened then; what became of it is told by [`present::tell`].
 fn explanation(losses: &[&Loss], jump: &Jump, cause: &Cause) -> String {
-    let now = jump.now(losses);
-    let since = if now > jump.top { "is still up" } else { "has come down again" };
     format!(
-        "At step {} the loss jumped from {} to {} (medians of {BEFORE} losses before and {AFTER} after; {} times their spread), and {since}: {} now. {}{}",
+        "At step {} the loss jumped from {} to {} (medians of {BEFORE} losses before and {AFTER} after; {} times their spread). {}{}",
         losses[jump.at].step,
         number(jump.before),
         number(jump.after),
         number(((jump.after - jump.before) / jump.spread.max(f64::MIN_POSITIVE)).round()),
-        number(now),
         cause.text(),
         about_the_scale(losses, jump, cause),
     )

@@ -163,4 +163,6 @@ pub trait Rule: Sync {
     }
     /// What it says now, under the thresholds in `limits`; called after every step. An empty list is quiet.
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict>;
+    /// Brings a finding that was latched earlier up to what is known now: what it says of the present. Most findings say nothing of it.
+    fn follow(&self, _finding: &mut Finding, _aggregate: &Aggregate) {}
 }

@@ -43,6 +43,31 @@ const NORMALISES: [&str; 9] = [
     "softmax",
     "_softmax",
 ];
+/// The epsilon that a normalisation has unless it is given another.
+const USUAL_EPS: f64 = 1e-5;
+/// Part of it that the square of what goes in may be for it to be swamped.
+const SWAMPED: f64 = 1.0 / 64.0;
+/// What a normalisation gives out has a root mean square of about its gain, 1 at first; its bias, of about 0.1, is left where the rest is swamped.
+const ORDINARY: f64 = 0.5;
+
+/// The normalisation behind this operator whose epsilon is all that it divides by: in any precision it hands on next to nothing of so small an input.
+pub(super) fn swamped_behind(graph: &Graph<'_>, place: usize) -> Option<String> {
+    let rms = |at: usize| graph.node(at).stats().rms().filter(|_| is_finite(graph.node(at).stats()));
+    let is_tiny = |at: usize| rms(at).is_some_and(|rms| rms * rms < SWAMPED * USUAL_EPS);
+    let (mut open, mut seen) = (Vec::from_iter(is_tiny(place).then_some(place)), BTreeSet::new());
+    while let Some(at) = open.pop() {
+        for next in graph.consumers(at).filter(|&next| seen.insert(next)) {
+            let name = graph.node(next).name();
+            let normalises = NORMALISES.contains(&name) && !name.contains("softmax");
+            if normalises && rms(next).is_some_and(|rms| rms < ORDINARY) {
+                return Some(graph.node(next).site().label());
+            }
+            open.extend(is_tiny(next).then_some(next));
+        }
+    }
+    None
+}
+
 /// Products, which autocast runs in 16 bits whatever comes in.
 const PRODUCTS: [&str; 12] = [
     "linear",

@@ -1,5 +1,6 @@
 //! What made a loss jump, as far as the steps about it tell.
 
+use super::changed::{Changed, changed};
 use super::{AFTER, Jump, LR_RISE, UPDATE_RISE};
 use crate::aggregate::{Aggregate, Loss, WeightStep, median};
 use crate::rules::text::{measured, number, scale};
@@ -27,7 +28,9 @@ pub(super) enum Cause {
     Update { from: f64, to: f64, step: u64 },
     /// The update grew because the gradient did.
     Gradient { from: f64, to: f64, step: u64 },
-    /// Updates are what they were.
+    /// Updates are what they were, and an operator's output is not.
+    Forward(Box<Changed>),
+    /// Updates are what they were, and so is all that forward does.
     Data,
     /// A schedule went back to a learning rate that the run had before.
     Restart,
@@ -46,10 +49,17 @@ pub(super) struct Scanned {
 }
 
 pub(super) fn of(aggregate: &Aggregate, losses: &[&Loss], jump: &Jump, limits: &Limits) -> Cause {
-    carries_scale(losses, jump)
+    let onset = losses[jump.at].step;
+    let made_by_a_step = carries_scale(losses, jump)
         .or_else(|| learning_rate(aggregate, losses, jump, limits))
-        .or_else(|| update(aggregate, losses[jump.at].step, limits))
-        .unwrap_or_else(|| Cause::Unknown { lr: losses[jump.at].lr, scanned: scanned(aggregate, losses[jump.at].step) })
+        .or_else(|| update(aggregate, onset, limits));
+    let in_forward = || changed(aggregate, onset).map(|changed| Cause::Forward(Box::new(changed)));
+    match made_by_a_step {
+        Some(Cause::Data) => in_forward().unwrap_or(Cause::Data),
+        Some(cause) => cause,
+        None => in_forward()
+            .unwrap_or_else(|| Cause::Unknown { lr: losses[jump.at].lr, scanned: scanned(aggregate, onset) }),
+    }
 }
 
 fn scanned(aggregate: &Aggregate, onset: u64) -> Scanned {
@@ -90,7 +100,8 @@ fn update(aggregate: &Aggregate, onset: u64, limits: &Limits) -> Option<Cause> {
     };
     let ratio = usual(|s| s.energy_ratio)?;
     let norm = usual(|s| s.gradient_norm);
-    let grown = |s: &WeightStep| s.energy_ratio.filter(|&r| r >= limits.of(&UPDATE_RISE) * ratio);
+    // What changed the weights at a step that a scaler withheld was no update of the optimizer.
+    let grown = |s: &WeightStep| s.energy_ratio.filter(|&r| r >= limits.of(&UPDATE_RISE) * ratio && !s.withheld);
     if let Some((step, to)) = steps.iter().filter(is_lead).find_map(|s| Some((s, grown(s)?))) {
         return Some(whose(step, ratio, to, norm));
     }
@@ -117,6 +128,14 @@ fn whose(step: &WeightStep, from: f64, to: f64, norm: Option<f64>) -> Cause {
 }
 
 impl Cause {
+    /// The step of the update that made it, where one did.
+    pub fn update_step(&self) -> Option<u64> {
+        match *self {
+            Self::Update { step, .. } | Self::Gradient { step, .. } => Some(step),
+            _ => None,
+        }
+    }
+
     pub fn is_known(&self) -> bool {
         !matches!(self, Self::Unknown { .. })
     }
@@ -128,6 +147,7 @@ impl Cause {
             Self::LearningRate { .. } => "learning rate",
             Self::Update { .. } => "update",
             Self::Gradient { .. } => "gradient",
+            Self::Forward(_) => "forward",
             Self::Data => "data",
             Self::Restart => "restart of the schedule",
             Self::Unknown { .. } => "unknown",
@@ -137,6 +157,7 @@ impl Cause {
     pub fn evidence(&self) -> Vec<Evidence> {
         let pair = |before, from, after, to| vec![measured(before, from), measured(after, to)];
         match *self {
+            Self::Forward(ref changed) => changed.evidence(),
             Self::CarriesScale { from, to } => pair("loss_scale_before", from, "loss_scale_after", to),
             Self::LearningRate { from, to, .. } => pair("lr_before", from, "lr_after", to),
             Self::Update { from, to, .. } => pair("update_over_weights_before", from, "update_over_weights", to),
@@ -147,6 +168,7 @@ impl Cause {
 
     pub fn text(&self) -> String {
         match *self {
+            Self::Forward(ref changed) => changed.text(),
             Self::CarriesScale { from, to } => format!(
                 "It rose by the factor by which the loss scale did, from {} to {}: the loss that is reported has the scale in it, and nothing happened to the run.",
                 scale(from),
@@ -166,7 +188,7 @@ impl Cause {
                 number(to),
                 number(from)
             ),
-            Self::Data => "The updates before it were what they always are, and so are those since: the data is the cause, or what forward and the loss make of it."
+            Self::Data => "The updates before it were what they always are, and so are those since: the data is the cause, or what the loss makes of it."
                 .into(),
             Self::Restart => String::new(),
             Self::Unknown { lr, scanned } => {
@@ -181,6 +203,7 @@ impl Cause {
 
     pub fn remedy(&self, onset: u64) -> Remedy {
         match *self {
+            Self::Forward(ref changed) => changed.remedy().into(),
             Self::CarriesScale { .. } => Remedy::from(
                 "Give `doctor.step`, and whatever else reports it, the loss before it is scaled. `GradScaler::backward(&loss)` scales a copy of its own.",
             ),

@@ -196,3 +196,87 @@ fn losses_of_any_sign_are_judged_and_what_is_not_finite_is_passed_over() {
     assert!(jump(&unscanned(120, |i| (if i < 60 { 1.0 } else { f64::NAN }, None))).is_none());
     assert!(jump(&unscanned(120, |_| (0.0, None))).is_none());
 }
+
+/// A run whose loss jumps at step 60, at an update like any other, with what forward does.
+fn at_an_ordinary_update(steps: u64, after: f64, forward: impl Fn(&mut StepBuilder<'_>, u64)) -> Scenario {
+    let mut run = Scenario::new();
+    run.steps(steps, |s, i| {
+        scanned(s, i, if i < 60 { falling(i) } else { after + 0.1 * chance(i) }, 1e-3, 1.0);
+        forward(s, i);
+    });
+    run
+}
+
+#[test]
+fn an_output_that_changed_its_size_there_is_named_and_the_norm_that_makes_nothing_of_it() {
+    let f = jump(&at_an_ordinary_update(80, 3.0, |s, i| {
+        let size = if i < 60 { 1.0 } else { 1e-7 };
+        s.activation("fc1", "linear", F32, &normal(256, 1.0, i));
+        s.activation("fc2", "mul", F32, &normal(256, size, i)).from(&["fc1/linear"]);
+        let out = if i < 60 { 1.0 } else { 0.1 };
+        s.activation("bn2", "batch_norm", F32, &normal(256, out, i)).from(&["fc2/mul"]);
+    }))
+    .expect("found");
+    assert_eq!((f.severity, cause(&f), f.onset_step), (Severity::Error, "forward", 60), "{}", f.explanation);
+    assert!(f.explanation.contains("the output of `fc2/mul` is 2^23 times smaller at step 60"), "{}", f.explanation);
+    assert!(f.explanation.contains("`bn2/batch_norm`, which takes it, adds its epsilon"), "{}", f.explanation);
+    assert!(f.remedy.set.is_empty() && f.remedy.text.contains("up by 2^23 before `bn2/batch_norm`"), "{:?}", f.remedy);
+}
+
+#[test]
+fn outputs_that_only_follow_the_data_leave_it_the_data() {
+    let f = jump(&at_an_ordinary_update(80, 3.0, |s, i| {
+        s.activation("fc1", "linear", F32, &normal(256, if i < 60 { 1.0 } else { 8.0 }, i));
+        s.activation("loss", "mean", F32, &[if i < 60 { 1e-3 } else { 3.0 }]);
+    }));
+    assert_eq!(f.map(|f| cause(&f).to_string()).as_deref(), Some("data"));
+}
+
+#[test]
+fn what_is_said_of_the_present_loss_is_of_the_present() {
+    let told = |steps, after: f64| jump(&at_an_ordinary_update(steps, after, |_, _| {})).expect("found");
+    let soon = told(75, 2.6);
+    assert!(soon.explanation.contains("At step 74 the loss is 2.6"), "{}", soon.explanation);
+    // The jump is forgotten long before step 299, the finding is not.
+    let mut run = at_an_ordinary_update(80, 2.6, |_, _| {});
+    run.steps(220, |s, i| light(s, (0.3 + 0.01 * chance(i), None)));
+    let later = jump(&run).expect("found");
+    assert!(later.explanation.contains("At step 299 the loss is 0.30"), "{}", later.explanation);
+    assert!(later.explanation.ends_with("it has come down again."), "{}", later.explanation);
+    let now = later.evidence.iter().find(|e| e.name == "loss_now").map(|e| &e.value);
+    assert!(matches!(now, Some(Value::Number(x)) if *x < 0.32), "{now:?}");
+    assert_eq!(later.severity, Severity::Info);
+}
+
+#[test]
+fn a_loss_that_stays_where_the_run_began_is_a_warning_even_if_it_is_the_data() {
+    let long = at_an_ordinary_update(200, 2.35, |_, _| {});
+    let f = jump(&long).expect("found");
+    assert_eq!((cause(&f), f.severity), ("data", Severity::Warning), "{}", f.explanation);
+    assert!(f.explanation.contains("for 96 losses nothing of what was learnt has come back"), "{}", f.explanation);
+    assert!(!diagnose(&long).doubts().iter().any(|doubt| doubt.code == "AMP702"), "one finding tells it");
+    // Half of what was learnt is a task that goes on, and so is a loss that falls again.
+    assert_eq!(jump(&at_an_ordinary_update(200, 1.7, |_, _| {})).map(|f| f.severity), Some(Severity::Info));
+    let mut again = at_an_ordinary_update(100, 2.4, |_, _| {});
+    again.steps(100, |s, i| light(s, (2.4 - 0.012 * i as f64, None)));
+    assert_eq!(jump(&again).map(|f| f.severity), Some(Severity::Info));
+}
+
+#[test]
+fn a_jump_by_a_gradient_that_fits_after_skips_says_how_many() {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(65536.0).steps(80, |s, i| {
+        let loss = if i < 61 { falling(i) } else { 3.0 + chance(i) };
+        let (ratio, gradient) = if i == 60 { (0.2, 300.0) } else { (1e-3, 1.0) };
+        if (54..60).contains(&i) {
+            s.loss(loss).skipped(65536.0, 65536.0);
+        } else {
+            scanned(s, i, loss, ratio, gradient);
+            s.applied(65536.0);
+        }
+    });
+    let d = diagnose(&run);
+    let f = crate::rules::silence::first(&d, "AMP701").expect("found");
+    let skipped = f.evidence.iter().find(|e| e.name == "skipped_steps_before").map(|e| &e.value);
+    assert_eq!(skipped, Some(&Value::Count(6)), "{f:#?}");
+}

@@ -135,9 +135,7 @@ mod tests {
     use crate::observation::scenario::Scenario;
 
     fn averages(run: &Scenario) -> Averages {
-        let mut aggregate = Aggregate::default();
-        run.records().iter().cloned().for_each(|record| aggregate.apply(record));
-        aggregate.averages
+        Aggregate::of(run).averages
     }
 
     #[test]

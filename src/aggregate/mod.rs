@@ -3,6 +3,7 @@
 mod averages;
 mod descent;
 mod judged;
+mod largest;
 mod losses;
 mod magnitude;
 mod maxima;
@@ -20,6 +21,7 @@ mod weights;
 pub use averages::{Average, AverageStep, Averages};
 pub use judged::Judged;
 pub(crate) use losses::median;
+pub use largest::Largest;
 pub use losses::{Loss, Losses};
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};
@@ -131,6 +133,20 @@ impl Instrument {
 }
 
 impl Aggregate {
+    /// The loss scale in force: what the scaler made of it at the latest step, for the next. `None` where the run has none;
+    /// one that has fallen to nothing is 0.
+    pub fn scale_in_force(&self) -> Option<f64> {
+        let updated = |step: &Step| {
+            step.scaler.iter().rev().find_map(|event| match *event {
+                ScalerEvent::Updated { to, .. } => Some(to),
+                _ => None,
+            })
+        };
+        let latest = self.latest.as_ref().and_then(|step| updated(step).or(step.loss_scale));
+        // Not every step tells.
+        latest.or_else(|| self.timeline.points.iter().rev().find_map(|point| point.loss_scale))
+    }
+
     /// The summary of a site; `None` for a number that no site record gave.
     pub fn site(&self, id: SiteId) -> Option<&SiteSummary> {
         self.sites.get(id.0 as usize)
@@ -265,5 +281,15 @@ impl Aggregate {
             }
             ScalerEvent::Scaled { .. } | ScalerEvent::Unscaled { .. } => {}
         }
+    }
+}
+
+#[cfg(test)]
+impl Aggregate {
+    /// What is known at the end of a made-up run.
+    pub(crate) fn of(run: &crate::observation::scenario::Scenario) -> Self {
+        let mut aggregate = Self::default();
+        run.records().iter().cloned().for_each(|record| aggregate.apply(record));
+        aggregate
     }
 }

@@ -168,6 +168,11 @@ impl NonFinite {
         (self.recent_bad & mask).count_ones()
     }
 
+    /// Whose overflow the streak that is going on is: see [`Streak::widest_origin`]. `None` without a streak, and where no step of it was scanned.
+    pub fn culprit(&self) -> Option<Origin> {
+        self.streak?.widest_origin
+    }
+
     /// Whether [`NonFinite::latest`] is of this step, the latest one, and not of an earlier one: most steps may be left out by sampling.
     pub fn is_of_latest_step(&self, latest: Option<&Step>) -> bool {
         latest.is_some_and(|step| step.index == self.latest_step)

@@ -132,12 +132,6 @@ mod tests {
     use crate::observation::Record;
     use crate::observation::scenario::Scenario;
 
-    fn aggregate(run: &Scenario) -> Aggregate {
-        let mut aggregate = Aggregate::default();
-        run.records().iter().cloned().for_each(|record| aggregate.apply(record));
-        aggregate
-    }
-
     fn shadowed(steps: u64) -> Aggregate {
         let mut run = Scenario::new();
         for i in 0..steps {
@@ -147,7 +141,7 @@ mod tests {
                 s.loss(i as f64);
             });
         }
-        aggregate(&run)
+        Aggregate::of(&run)
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A gradient over the whole run without its loss scale: what what-if is asked of.
 
+use super::largest::Largest;
 use super::starvation::FEWEST_ELEMENTS;
 use crate::numerics::{Format, Lost, ScaleWindow, predicted_error};
 use crate::scan::{Dtype, ExponentHistogram, Stats};
@@ -20,6 +21,8 @@ pub struct Unscaled {
     pub lost: f64,
     /// Lowest and highest scale at which it was scanned, as exponents of two.
     pub scales: Option<(i32, i32)>,
+    /// Its largest magnitudes, of scans with a non-finite element too: what is left of them was that large at least.
+    pub largest: Largest,
     /// The scan that needs the highest scale; `None` where none had as many elements as say something of a layer.
     pub hardest: Option<Hardest>,
 }
@@ -50,6 +53,7 @@ impl Hardest {
 impl Unscaled {
     /// Adds a scan at `loss_scale`, which is positive and finite. `needs_scale`: whether the tensor is one whose underflow a scale has to prevent.
     pub(super) fn push(&mut self, step: u64, stats: &Stats, dtype: Dtype, loss_scale: f64, needs_scale: bool) {
+        self.largest.push(step, stats.max_abs / loss_scale);
         if stats.non_finite() > 0 {
             return;
         }
@@ -135,7 +139,9 @@ mod tests {
     fn non_finite_scans_and_zeros_say_nothing_of_the_range() {
         let mut gradient = Unscaled::default();
         push(&mut gradient, 0, &Stats { pos_inf: 1, ..stats(10, 100) }, 1.0);
-        assert_eq!(gradient, Unscaled::default());
+        let largest = gradient.largest.clone();
+        assert_eq!(gradient, Unscaled { largest, ..Unscaled::default() });
+        assert_eq!(gradient.largest.without(|_| false), Some(1024.0), "what was finite of it is its largest at least");
         push(&mut gradient, 1, &Stats { count: 100, zeros: 100, ..Stats::default() }, 1.0);
         assert_eq!((gradient.samples, gradient.hardest), (1, None));
     }

@@ -79,7 +79,7 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
 }
 
 fn scaler_part(rank: &Rank<'_>) -> Option<String> {
-    let scale = rank.aggregate.timeline.points.iter().rev().find_map(|point| point.loss_scale)?;
+    let scale = rank.aggregate.scale_in_force()?;
     let scaler = &rank.aggregate.scaler;
     let calibration = match scaler.calibration_skips {
         0 => String::new(),

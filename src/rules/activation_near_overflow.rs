@@ -32,6 +32,7 @@
 //! On FP32 and BF16. On values that a mask put there: the output of an operator that masks, or a plateau of large negative values far from all
 //! others. On a tensor that already holds an infinity: that is rule `activation-overflow`.
 
+use super::graph::Graph;
 use super::range::{Out, Reach};
 use super::text::{count, counted, layer_name, measured, number, power_of_two};
 use super::{Firing, Limits, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
@@ -235,7 +236,7 @@ fn firing(
 }
 
 fn remedy(aggregate: &Aggregate, site: &Site, max_abs: f64) -> Remedy {
-    let reach = Reach::of_activation(aggregate, site, Out::Large);
+    let reach = Reach::of_activation(&Graph::of(aggregate), site, Out::Large);
     let text = format!(
         "Bring what goes into `{}` of layer `{}` down by {} or more: normalise before it, or scale before the product and not after. Or {}.",
         site.operator,

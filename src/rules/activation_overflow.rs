@@ -25,6 +25,8 @@
 //! * On FP32 and BF16, where an infinity is no matter of range: `non-finite-origin` again.
 //! * On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
 
+use super::graph::Graph;
+use super::poisoned_buffer::reset;
 use super::range::keep_in_range;
 use super::text::{INPUT, counted, is_pole, measured, number, share};
 use super::{Firing, Limits, Rule, RuleInfo, Severity, Verdict, unsafe_operator};
@@ -73,6 +75,7 @@ fn firing(aggregate: &Aggregate, origin: &Origin, summary: &SiteSummary) -> Firi
         measured("largest_finite", finite),
     ];
     evidence.extend(before.map(|b| measured("max_abs_before", b)));
+    let keep = keep_in_range(aggregate, &Graph::of(aggregate), site);
     Firing {
         severity: Severity::Error,
         layer: site.layer.clone(),
@@ -91,7 +94,10 @@ fn firing(aggregate: &Aggregate, origin: &Origin, summary: &SiteSummary) -> Firi
             share(origin.inf as f64 / origin.count.max(1) as f64),
             before.map_or(String::new(), |b| format!("; when last finite its largest value was {}", number(b))),
         ),
-        remedy: keep_in_range(aggregate, site),
+        remedy: match reset(aggregate) {
+            Some(reset) => keep.reworded(|keep| format!("{keep} {reset}")),
+            None => keep,
+        },
     }
 }
 

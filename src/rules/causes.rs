@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::exploding_updates::SKIPPED_BEFORE;
+use super::underflow::MEDIAN_EHAT;
 use super::{Finding, Severity, Value};
 use crate::aggregate::Aggregate;
 use crate::observation::Probe;
@@ -62,7 +63,10 @@ const FLAT_BY_SKIPS: &str = "AMP702 by skipped steps";
 /// An update that exploded when the scale had come down so far that a gradient which had overflowed fits.
 const EXPLODED_AFTER_OVERFLOW: &str = "AMP403 after an overflow";
 
-/// The finding as the table names it: its code, and for a jump of the loss, a flat one and an update that exploded what made it.
+/// A scale that cannot move and is too low: it makes nothing overflow, and may have been set for the sake of a layer that does.
+const SCALE_TOO_LOW: &str = "AMP307 too low";
+
+/// The finding as the table names it: its code, for a static scale which way it is wrong, and for a jump of the loss, a flat one and an update that exploded what made it.
 fn name_of(finding: &Finding) -> &'static str {
     let made_by = finding.evidence.iter().find(|e| e.name == "cause").map(|e| &e.value);
     let by = match made_by {
@@ -76,6 +80,7 @@ fn name_of(finding: &Finding) -> &'static str {
         ("AMP701", "loss scale reported with the loss") => JUMP_IN_THE_REPORT,
         ("AMP702", "steps skipped") => FLAT_BY_SKIPS,
         ("AMP403", _) if after_overflow => EXPLODED_AFTER_OVERFLOW,
+        ("AMP307", _) if finding.evidence.iter().any(|e| e.name == MEDIAN_EHAT) => SCALE_TOO_LOW,
         _ => finding.code,
     }
 }
@@ -196,6 +201,8 @@ const ROWS: &[Row] = {
         row("AMP101", Onward, While, &[LARGE_ACTIVATIONS, NOT_FINITE]),
         row("AMP102", Onward, While, &[&["AMP102", "AMP103", "AMP501"]]),
         row("AMP102", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS, &["AMP503", "AMP703"], NOT_LEARNING]),
+        // A buffer stays poisoned when its cause is gone, which therefore says what to reset.
+        row("AMP102", Anywhere, Ever, &[&["AMP502"]]),
         row("AMP104", Onward, While, &[&["AMP105"]]),
         row("AMP104", Back, While, &[&["AMP201", "AMP203"]]),
         // Where zeros come of an overflow they are told in its layer, and they are what the run suffers from.
@@ -206,21 +213,22 @@ const ROWS: &[Row] = {
         row("AMP504", Onward, While, &[&["AMP501"]]),
         row("AMP504", Anywhere, While, &[SCALE_FALLS, &["AMP503", "AMP703"], NOT_LEARNING]),
         row("AMP501", Onward, While, &[&["AMP501"]]),
-        // Not AMP302: it tells of the same batches, and what they do to the scale.
-        row("AMP501", Anywhere, While, &[FADING_GRADIENTS, &["AMP303"]]),
-        row("AMP501", Anywhere, Ever, &[&["AMP503", "AMP703"], NOT_LEARNING]),
-        // A buffer stays poisoned when its cause is gone: it stands on its own, with a remedy of its own.
+        // AMP302 too: it tells of the same batches, and what they do to the scale.
+        row("AMP501", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS]),
+        row("AMP501", Anywhere, Ever, &[&["AMP502", "AMP503", "AMP703"], NOT_LEARNING]),
         row("AMP502", Anywhere, Ever, &[&["AMP704"]]),
         // Backward, and the scale that is lowered for it.
         row("AMP202", Back, While, &[&["AMP202"]]),
         row("AMP202", Anywhere, While, &[&[EXPLODED_AFTER_OVERFLOW, JUMP_AFTER_OVERFLOW]]),
-        row("AMP202", Here, Whenever, &[&["AMP204"]]),
+        row("AMP202", Back, Whenever, &[&["AMP204"]]),
         row("AMP202", Anywhere, While, &[FADING_GRADIENTS, SCALE_FALLS]),
         row("AMP202", Anywhere, Ever, &[NOT_FINITE, NOT_LEARNING]),
+        row("AMP202", Anywhere, Whenever, &[&[SCALE_TOO_LOW]]),
         row("AMP310", Anywhere, Soon, &[&["AMP306", "AMP202"], FADING_GRADIENTS]),
         row("AMP306", Anywhere, Soon, &[&["AMP202"], FADING_GRADIENTS]),
         row("AMP307", Anywhere, Whenever, &[&["AMP202", "AMP204"]]),
         row("AMP307", Anywhere, Ever, &[FADING_GRADIENTS, NOT_FINITE, NOT_LEARNING]),
+        row(SCALE_TOO_LOW, Anywhere, Ever, &[FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP308", Anywhere, Ever, &[FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP302", Anywhere, Ever, &[&["AMP303"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP303", Anywhere, Ever, &[FADING_GRADIENTS, NOT_LEARNING]),

@@ -150,7 +150,7 @@ fn overflow(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let streak = aggregate.non_finite.streak.filter(|s| !s.from_forward)?;
     let scaling = Scaling::of(aggregate);
     let origin = match scaling {
-        Scaling::AtCeiling | Scaling::Dynamic => streak.widest_origin,
+        Scaling::AtCeiling | Scaling::Dynamic => aggregate.non_finite.culprit(),
         Scaling::None | Scaling::Static => streak.last_origin.or(streak.first_origin),
     };
     if origin.is_some_and(|o| !is_overflow(aggregate, &o)) {
@@ -212,7 +212,7 @@ pub(super) fn scale_too_high(aggregate: &Aggregate, limits: &Limits) -> Option<F
 }
 
 /// Whether a single operator's backward made an infinity of a gradient that was far from it: then that layer is to blame, and not the scale.
-fn blows_up(aggregate: &Aggregate, origin: &Origin, limits: &Limits) -> bool {
+pub(super) fn blows_up(aggregate: &Aggregate, origin: &Origin, limits: &Limits) -> bool {
     let Some(via) = origin.via.and_then(|id| aggregate.site(id)).map(|s| &s.site) else { return false };
     let is_incoming = |s: &SiteSummary| {
         s.site.probe == Probe::ActivationGrad && s.site.layer == via.layer && s.site.operator == via.operator
@@ -312,11 +312,8 @@ fn dynamic(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>, seve
         measured("octaves_fallen", streak.octaves_fallen()),
     ];
     let remedy = change_layer(aggregate, origin).reworded(|change| {
-        format!(
-            "{}{}. Until then a floor for the scale keeps the other layers alive.",
-            forgotten(aggregate),
-            sentence(change)
-        )
+        // No floor: measured, it loses every step that overflows at it, while a scale that goes on falling at last applies some.
+        format!("{}{}.", forgotten(aggregate), sentence(change))
     });
     firing(aggregate, origin, severity, streak.first_step, streak.octaves_fallen(), evidence, what, remedy)
 }

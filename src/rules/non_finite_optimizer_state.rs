@@ -10,7 +10,8 @@
 //!
 //! ## How it decides
 //!
-//! **Error**, at once: the gradient of this step is finite, and what the optimizer's operator reads besides it and the parameter is not.
+//! **Error**, at once: the gradient of this step is finite, and what the optimizer's operator reads besides it and the parameter is not. All parameters of
+//! which this holds are one finding, at the layer of the first.
 //!
 //! ## What to do
 //!
@@ -22,7 +23,7 @@
 //! While the gradient is not finite either: rule `gradient-overflow` or `non-finite-origin` tells why. Where the optimizer's operators were not
 //! scanned, or it keeps its state to itself.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::text::{count, counted, said};
 use super::update_advice::some_of;
@@ -48,13 +49,10 @@ impl Rule for NonFiniteOptimizerState {
     }
 
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
-        let mut by_layer: BTreeMap<&str, Vec<Seen<'_>>> = BTreeMap::new();
-        for seen in aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::OptimizerState) {
-            if seen.0.stats.non_finite() > 0 && gradient_is_finite(aggregate, &seen.1.site) {
-                by_layer.entry(&seen.1.site.layer).or_default().push(seen);
-            }
-        }
-        by_layer.into_values().map(|seen| Verdict::Firing(Box::new(firing(aggregate, &seen)))).collect()
+        let states = aggregate.latest_observations().filter(|(_, s)| s.site.probe == Probe::OptimizerState);
+        let seen: Vec<Seen<'_>> =
+            states.filter(|(o, s)| o.stats.non_finite() > 0 && gradient_is_finite(aggregate, &s.site)).collect();
+        if seen.is_empty() { Vec::new() } else { vec![Verdict::Firing(Box::new(firing(aggregate, &seen)))] }
     }
 }
 
@@ -68,11 +66,13 @@ fn gradient_is_finite(aggregate: &Aggregate, of: &Site) -> bool {
         && gradients.all(|(o, _)| o.stats.non_finite() == 0)
 }
 
+/// All layers are one finding, at the first: one batch does it to all of them.
 fn firing(aggregate: &Aggregate, seen: &[Seen<'_>]) -> Firing {
     let step = aggregate.latest.as_ref().map_or(0, |s| s.index);
     let (layer, operator) = seen.first().map_or(("", ""), |(_, s)| (&s.site.layer, &s.site.operator));
     let mut names: Vec<String> = seen.iter().map(|(_, s)| s.site.label()).collect();
     names.dedup();
+    let layers: BTreeSet<&str> = seen.iter().map(|(_, s)| s.site.layer.as_str()).collect();
     let total = |of: fn(&Observation) -> u64| seen.iter().map(|(o, _)| of(o)).sum::<u64>();
     let (nan, inf) = (total(|o| o.stats.nan), total(|o| o.stats.pos_inf + o.stats.neg_inf));
     let in_fp16 = seen.iter().any(|(_, s)| s.site.dtype == Dtype::F16);
@@ -100,14 +100,16 @@ fn firing(aggregate: &Aggregate, seen: &[Seen<'_>]) -> Firing {
         since: step,
         strength: (nan + inf) as f64,
         evidence: vec![
+            counted("layers", layers.len() as u64),
             counted("nan_elements", nan),
             counted("infinite_elements", inf),
             counted("elements", total(|o| o.stats.count)),
             said("operator", operator),
         ],
         explanation: format!(
-            "The optimizer's own tensors for {} ({}) hold {nan} NaN and {inf} infinities as `{operator}` takes them, while the gradient is finite. {what}.",
+            "The optimizer's own tensors for {} of {} ({}) hold {nan} NaN and {inf} infinities as `{operator}` takes them, while the gradient is finite. {what}.",
             count(names.len(), "parameter"),
+            count(layers.len(), "layer"),
             some_of(&names),
         ),
         remedy,
@@ -142,6 +144,26 @@ mod tests {
         assert_eq!((f.layer.as_str(), f.onset_step, f.operator.as_str()), ("fc", 1, "addcdiv_"));
         assert!(f.explanation.contains("never move again"), "{}", f.explanation);
         assert_eq!(f.remedy.set[0].name, "clip");
+    }
+
+    #[test]
+    fn one_batch_that_ruins_the_state_of_all_layers_is_one_finding_with_the_layers_counted() {
+        let mut run = Scenario::new();
+        run.steps(4, |s, i| {
+            s.loss(1.0);
+            for layer in ["fc1", "fc2", "fc3"] {
+                s.param_grad(layer, "weight", F32, &[1e-3; 64]);
+                s.optimizer_state(layer, "addcdiv_", "weight", &[if i >= 1 { INF } else { 1.0 }; 64]);
+                s.update(layer, "addcdiv_", "weight", &normal(64, if i >= 1 { 0.0 } else { 1e-3 }, i));
+                s.param(layer, "weight", F32, &normal(64, 1.0, 7));
+            }
+        });
+        let d = diagnose(&run);
+        assert_eq!(found(&d), ["AMP503"], "{:#?}", d.findings());
+        let f = &d.findings()[0];
+        assert_eq!((f.layer.as_str(), f.onset_step), ("fc1", 1));
+        assert!(f.explanation.contains("for 3 parameters of 3 layers (`fc1.weight`, "), "{}", f.explanation);
+        assert!(f.evidence.contains(&crate::rules::text::counted("layers", 3)), "{:?}", f.evidence);
     }
 
     #[test]

@@ -13,19 +13,21 @@
 
 use std::collections::BTreeSet;
 
-use super::Remedy;
+mod remedies;
+mod size;
+
+pub(super) use self::remedies::{Naming, keep_in_range, without_factor};
+use self::size::Size;
 use super::graph::{Graph, Node};
-use super::text::{INPUT, base_name, is_reduction};
+use super::text::INPUT;
 use crate::aggregate::{Aggregate, Origin};
 use crate::observation::{Probe, Site};
-use crate::scan::{Dtype, Stats};
+use crate::scan::Stats;
 
 /// More than these in FP32 and little of the run is left in FP16: then BF16 is the simpler cure.
 const MOST_LAYERS: usize = 3;
 /// From here on an activation is out of FP16's range, or nearly: three bits below its end, as rule `activation-near-overflow` has it.
 const LARGE: f64 = 8192.0;
-/// How much larger than it was when last finite an activation may be that has become infinite.
-const GROWN: f64 = 8.0;
 /// FP16's smallest normal number.
 const SMALL: f64 = 6.103515625e-5;
 /// A gradient that is within this factor of what it was before is back.
@@ -104,12 +106,8 @@ pub(super) enum Out {
 
 impl Reach {
     /// How far the activation of this site reaches, in the latest step.
-    pub(super) fn of_activation(aggregate: &Aggregate, site: &Site, out: Out) -> Self {
-        let graph = Graph::of(aggregate);
-        match place_of(&graph, site) {
-            Some(place) => Self::of_output(&graph, place, out),
-            None => Self::Run,
-        }
+    pub(super) fn of_activation(graph: &Graph<'_>, site: &Site, out: Out) -> Self {
+        place_of(graph, site).map_or(Self::Run, |place| Self::of_output(graph, place, out))
     }
 
     /// How far the output of an operator reaches.
@@ -142,12 +140,11 @@ impl Reach {
     }
 
     /// How far the output of a layer's product reaches, whose weights FP16 cannot hold; the layer alone, where the output itself is in range.
-    pub(super) fn of_product(aggregate: &Aggregate, layer: &str) -> Self {
-        let graph = Graph::of(aggregate);
+    pub(super) fn of_product(graph: &Graph<'_>, layer: &str) -> Self {
         let product = graph.iter().find(|(_, node)| node.site().layer == layer && is_product(*node));
         match product.map(|(at, node)| (at, node.stats())) {
-            Some((at, stats)) if !is_finite(stats) || stats.max_abs >= LARGE => Self::of_output(&graph, at, Out::Large),
-            Some((at, stats)) if stats.max_abs < SMALL => Self::of_output(&graph, at, Out::Small),
+            Some((at, stats)) if !is_finite(stats) || stats.max_abs >= LARGE => Self::of_output(graph, at, Out::Large),
+            Some((at, stats)) if stats.max_abs < SMALL => Self::of_output(graph, at, Out::Small),
             _ => Self::Layers(vec![layer.to_owned()]),
         }
     }
@@ -164,77 +161,34 @@ impl Reach {
     }
 
     /// How far the gradient reaches that the backward of this operator hands on, towards the input.
-    pub(super) fn of_gradient_from(aggregate: &Aggregate, via: &Site) -> Self {
-        let graph = Graph::of(aggregate);
-        let Some(place) = place_of(&graph, via) else { return Self::Run };
-        let mut walk = Walk::new(&graph);
+    pub(super) fn of_gradient_from(graph: &Graph<'_>, via: &Site) -> Self {
+        let Some(place) = place_of(graph, via) else { return Self::Run };
+        let mut walk = Walk::new(graph);
         let factor = backward_factor(graph.node(place)).unwrap_or(f64::INFINITY);
         if walk.pass(place) && before(&mut walk, place, factor) { walk.reach(MOST_LAYERS - 1) } else { Self::Run }
     }
 
     /// How far a gradient reaches, by its own site: that of a parameter is handed on to nobody.
-    pub(super) fn of_gradient(aggregate: &Aggregate, site: &Site) -> Self {
+    pub(super) fn of_gradient(graph: &Graph<'_>, site: &Site) -> Self {
         if site.probe == Probe::ParamGrad {
             return Self::Layers(vec![site.layer.clone()]);
         }
-        let graph = Graph::of(aggregate);
-        let Some(place) = place_of(&graph, site) else { return Self::Run };
-        let mut walk = Walk::new(&graph);
-        if walk.enter(place) && before(&mut walk, place, f64::INFINITY) {
-            walk.reach(MOST_LAYERS - 1)
-        } else {
-            Self::Run
-        }
+        let Some(place) = place_of(graph, site) else { return Self::Run };
+        let mut walk = Walk::new(graph);
+        let held = walk.enter(place) && before(&mut walk, place, f64::INFINITY);
+        if held { walk.reach(MOST_LAYERS - 1) } else { Self::Run }
     }
 
     /// How far a gradient reaches that was the first to overflow: from the operator whose backward made it, where that is known.
     pub(super) fn of_origin(aggregate: &Aggregate, origin: &Origin) -> Self {
         let site = |id| aggregate.site(id).map(|s| &s.site);
+        let graph = Graph::of(aggregate);
         match (origin.via.and_then(site), site(origin.site)) {
-            (Some(via), _) => Self::of_gradient_from(aggregate, via),
-            (None, Some(own)) => Self::of_gradient(aggregate, own),
+            (Some(via), _) => Self::of_gradient_from(&graph, via),
+            (None, Some(own)) => Self::of_gradient(&graph, own),
             (None, None) => Self::Run,
         }
     }
-
-    /// What to do, as a clause that follows "or": `keep layer ... in FP32`.
-    pub(super) fn clause(&self, aggregate: &Aggregate) -> String {
-        match self {
-            Self::Layers(layers) => format!(
-                "keep {} in FP32 (outside autocast, what goes in cast to FP32)",
-                match layers.as_slice() {
-                    [one] => format!("layer `{one}`"),
-                    [front @ .., last] => format!(
-                        "layers {} and `{last}`",
-                        front.iter().map(|l| format!("`{l}`")).collect::<Vec<_>>().join(", ")
-                    ),
-                    [] => "that operator".into(),
-                }
-            ),
-            Self::Run => format!(
-                "train in BF16 ({}), which has FP32's range and needs no loss scale: this layer alone in FP32 does not do where the next cast to FP16 meets the same value",
-                match bf16(aggregate) {
-                    "bf16-masters" => "a model in BF16 with FP32 master weights",
-                    _ => "autocast to BF16",
-                }
-            ),
-        }
-    }
-
-    /// A remedy with the setting that does so.
-    pub(super) fn set(&self, remedy: Remedy, aggregate: &Aggregate) -> Remedy {
-        match self {
-            Self::Layers(layers) => remedy.set("fp32_layers", layers.join(",")),
-            Self::Run => remedy.set("precision", bf16(aggregate)),
-        }
-    }
-}
-
-/// The kind of BF16 run that this run becomes.
-fn bf16(aggregate: &Aggregate) -> &'static str {
-    let in_half = |s: &crate::aggregate::SiteSummary| s.site.probe == Probe::Param && s.site.dtype == Dtype::F16;
-    let has_masters = aggregate.weights.all.iter().any(|w| w.written_back_to == Some(Dtype::F16));
-    if has_masters || aggregate.sites.iter().any(in_half) { "bf16-masters" } else { "bf16" }
 }
 
 /// Goes on from an operator whose inputs are handed a gradient that is `factor` times too large, or too small; false where it cannot be kept in FP32.
@@ -262,50 +216,6 @@ fn backward_factor(node: Node<'_>) -> Option<f64> {
         "mul" | "multiply" => Some(number),
         "div" | "true_divide" | "divide" => Some(1.0 / number),
         _ => None,
-    }
-}
-
-/// What is known of how large a value is along the way.
-struct Size {
-    /// The step at which the first operator was last finite and already large: the others stood in proportion then.
-    near: Option<u64>,
-    is_finite: bool,
-}
-
-impl Size {
-    fn of(node: Node<'_>) -> Self {
-        let was_near = |s: &&crate::aggregate::Sample| s.stats.non_finite() == 0 && s.stats.max_abs >= LARGE;
-        Self {
-            near: node.summary.recent.iter().rev().find(was_near).map(|s| s.step),
-            is_finite: node.stats().non_finite() == 0,
-        }
-    }
-
-    fn is_in_range(&self, node: Node<'_>, out: Out) -> bool {
-        match out {
-            Out::Small => is_finite(node.stats()) && node.stats().max_abs >= SMALL,
-            Out::Large if self.is_finite => is_finite(node.stats()) && node.stats().max_abs < LARGE,
-            Out::Large => is_finite(node.stats()) || self.was_small_beside(node),
-        }
-    }
-
-    /// Whether it was far from FP16's end when what went in was near it.
-    fn was_small_beside(&self, node: Node<'_>) -> bool {
-        let then = node.summary.recent.iter().find(|s| Some(s.step) == self.near);
-        then.is_some_and(|s| is_finite(&s.stats) && s.stats.max_abs * GROWN < LARGE)
-    }
-
-    /// Whether a norm makes an ordinary number of it: its epsilon may be what is left of a small one.
-    fn is_normal(&self, node: Node<'_>, out: Out) -> bool {
-        out == Out::Large || node.stats().max_abs >= SMALL
-    }
-
-    /// Whether it joins a stream of other values that are small beside it by nobody knows how much: then their gradients are, too.
-    fn is_lost_in_sum(&self, graph: &Graph<'_>, place: usize) -> bool {
-        let adds = ["add", "add_"].contains(&base_name(&graph.node(place).site().operator));
-        let made = (0..graph.inputs(place).len()).filter_map(|input| graph.made(place, input)).collect::<BTreeSet<_>>();
-        let apart = made.iter().any(|&at| is_finite(graph.node(at).stats()));
-        adds && made.len() > 1 && apart && !self.is_finite && self.near.is_none()
     }
 }
 
@@ -387,39 +297,6 @@ fn place_of(graph: &Graph<'_>, site: &Site) -> Option<usize> {
         .iter()
         .find(|(_, node)| node.site().layer == site.layer && node.site().operator == site.operator)
         .map(|(at, _)| at)
-}
-
-/// What to do with an operator of FP16 whose result is too large.
-pub(super) fn keep_in_range(aggregate: &Aggregate, site: &Site) -> Remedy {
-    let (operator, name) = (&site.operator, base_name(&site.operator));
-    if site.layer == INPUT {
-        return format!(
-            "Bring the data itself into range before `{operator}` makes FP16 of it: standardise it (mean 0, deviation 1), and drop or clip what lies far out. \
-             FP16 ends at 65504."
-        )
-        .into();
-    }
-    let layer = super::text::layer_name(site);
-    if site.dtype != Dtype::F16 {
-        return format!(
-            "Bring down what goes into `{operator}` of layer `{layer}`: its result is beyond 3.4e38, where BF16 and FP32 end too. Look for a factor that grows from \
-             step to step, or a missing normalisation."
-        )
-        .into();
-    }
-    let reach = Reach::of_activation(aggregate, site, Out::Large);
-    let text = if is_reduction(name) {
-        format!(
-            "Take `{operator}` of layer `{layer}` in FP32: convert its input first, or ask for an FP32 result (`{name}(..., Kind::Float)`). Or {}.",
-            reach.clause(aggregate)
-        )
-    } else {
-        format!(
-            "Bring down what goes into `{operator}` of layer `{layer}`: normalise before it, or scale before the product and not after. Or {}.",
-            reach.clause(aggregate)
-        )
-    };
-    reach.set(Remedy::from(text), aggregate)
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Which loss scale to set, from the gradients that were seen.
 
+mod outliers;
+
+pub(super) use self::outliers::Outliers;
 use super::Remedy;
+use super::graph::Graph;
 use super::range::Reach;
 use super::scaling::Scaling;
 use super::text::{layer_name, number, power_of_two, scale, share};
@@ -14,6 +18,9 @@ use crate::scan::{Dtype, Stats};
 const SAMPLES: usize = 3;
 /// Bits below the upper end where gradients were lost whole: those of models that learn again were up to 2^7 larger.
 const SPARE_WHERE_LOST: i32 = 7;
+
+/// Skips in a row at its floor from which a scale counts as one that does not give way.
+const HELD: u64 = 3;
 
 /// Octaves from the middle one of all gradients at which one stands clearly apart.
 const CLEARLY_APART: i32 = 6;
@@ -40,15 +47,21 @@ pub(super) struct ScaleAdvice<'a> {
     pub shrank: bool,
     /// Whether gradients were infinite at a scale that does not give way: how large they were FP16 cannot tell, and the upper end is a guess.
     pub high_is_guess: bool,
+    /// The few steps that stand so far above all others that they are left out of the window and of what sets it.
+    pub outliers: Outliers,
+    /// The upper end were they counted too.
+    pub high_with_outliers: i32,
     /// The gradient that needs the highest scale.
     pub lowest: Option<&'a SiteSummary>,
     /// The gradient that overflows first.
     pub highest: &'a SiteSummary,
-    /// Largest gradient of the run, without the loss scale; what it is at least where a static scale made it infinite.
+    /// Largest gradient of the run, outliers left out, without the loss scale; what it is at least where a scale that does not give way made it infinite.
     pub max_unscaled: f64,
     lowest_is_the_outlier: bool,
     /// The first gradient in backward that no scale below the upper end serves: those after it may only have inherited it.
     first_too_small: Option<&'a SiteSummary>,
+    /// The first one that overflows at the lower end: those after it may only have inherited that.
+    first_too_large: Option<&'a SiteSummary>,
     aggregate: &'a Aggregate,
 }
 
@@ -68,8 +81,10 @@ impl<'a> ScaleAdvice<'a> {
     }
 
     fn among(aggregate: &'a Aggregate, is_carried: impl Fn(&SiteSummary) -> bool) -> Option<Self> {
-        let largest = |s: &SiteSummary| largest_unscaled(aggregate, s);
         let gradients = || aggregate.sites.iter().filter(|s| is_carried(s));
+        let outliers = Outliers::among(gradients());
+        let gives_way = gives_way(aggregate);
+        let largest = |s: &SiteSummary| largest_unscaled(s, &outliers, gives_way);
         let highest = gradients().max_by(|a, b| largest(a).total_cmp(&largest(b))).filter(|s| largest(s) > 0.0)?;
         let high = upper_end(largest(highest))?;
         let needs = |of: fn(&SiteSummary) -> Option<i32>| -> Vec<(i32, &'a SiteSummary)> {
@@ -96,14 +111,18 @@ impl<'a> ScaleAdvice<'a> {
             shrank,
             lowest: lowest.map(|(_, s)| s),
             first_too_small: needs.iter().find(|(low, _)| *low > high).map(|(_, s)| *s),
+            first_too_large: gradients().find(|s| upper_end(largest(s)).is_some_and(|high| high < low)),
             highest,
             max_unscaled: largest(highest),
-            high_is_guess: largest(highest) > highest.max_unscaled || gradients().any(|s| is_cut_off(aggregate, s)),
+            high_is_guess: largest(highest) > highest.max_unscaled
+                || !gives_way && gradients().any(|s| is_cut_off(aggregate, s)),
             // Most gradients may stand at one end: all that is computed from a tiny one is tiny. Backward begins with those that are well.
             lowest_is_the_outlier: match low_apart.max(high_apart) >= CLEARLY_APART {
                 true => low_apart >= high_apart,
                 false => lowest.is_some_and(|(_, lowest)| reached(lowest) >= reached(highest)),
             },
+            high_with_outliers: upper_end(gradients().map(|s| s.max_unscaled).fold(0.0, f64::max)).map_or(high, |all| all.min(high)),
+            outliers,
         })
     }
 
@@ -132,7 +151,7 @@ impl<'a> ScaleAdvice<'a> {
         let fix = match blamed {
             Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
             Blamed::Nobody if self.lowest_is_the_outlier => self.first_too_small.unwrap_or(lowest),
-            Blamed::Nobody => self.highest,
+            Blamed::Nobody => self.first_too_large.unwrap_or(self.highest),
         };
         let too_small =
             matches!(blamed, Blamed::TooSmall(_)) || matches!(blamed, Blamed::Nobody) && self.lowest_is_the_outlier;
@@ -144,7 +163,7 @@ impl<'a> ScaleAdvice<'a> {
                 "its gradient is far larger than all others: look for a factor in it that blows up what passes backward"
             }
         };
-        let reach = Reach::of_gradient(self.aggregate, &fix.site);
+        let reach = Reach::of_gradient(&Graph::of(self.aggregate), &fix.site);
         let text = format!(
             "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), \
              or {}",
@@ -281,17 +300,23 @@ pub(super) fn upper_end(max_unscaled: f64) -> Option<i32> {
     ScaleWindow::of(&one, max_unscaled, Lost::default(), 1.0).map(|w| w.high)
 }
 
-/// The largest value ever seen at this site, without the loss scale. What overflowed at a static scale counts as FP16's end times an octave for each four
-/// times as many infinite elements; a dynamic scaler overflows on purpose, and gives way.
-pub(super) fn largest_unscaled(aggregate: &Aggregate, site: &SiteSummary) -> f64 {
-    if Scaling::of(aggregate) != Scaling::Static {
-        return site.max_unscaled;
+/// The largest value ever seen at this site but in outliers, without the loss scale. What overflowed at a scale that does not give way counts as FP16's end
+/// times an octave for each four times as many infinite elements; a dynamic scaler overflows on purpose, and gives way.
+fn largest_unscaled(site: &SiteSummary, outliers: &Outliers, gives_way: bool) -> f64 {
+    let seen = outliers.largest_but(site);
+    if gives_way {
+        return seen;
     }
-    let infinite = cut_off(site).map(|s| {
+    let infinite = cut_off(site).filter(|s| !outliers.steps.contains(&s.step)).map(|s| {
         let elements = s.stats.pos_inf + s.stats.neg_inf;
         Format::F16.max * (elements as f64).sqrt() / s.loss_scale.unwrap_or(1.0)
     });
-    infinite.fold(site.max_unscaled, f64::max)
+    infinite.fold(seen, f64::max)
+}
+
+/// Whether the scale falls where gradients overflow: it is neither static nor held at its floor.
+fn gives_way(aggregate: &Aggregate) -> bool {
+    Scaling::of(aggregate) != Scaling::Static && !aggregate.scale_dynamics.held_at_floor.is_some_and(|(_, skips)| skips >= HELD)
 }
 
 /// The samples in which a part of the tensor became infinite by itself.
@@ -299,10 +324,10 @@ fn cut_off(site: &SiteSummary) -> impl Iterator<Item = &Sample> {
     site.recent.iter().filter(|s| !s.inherited && s.stats.pos_inf + s.stats.neg_inf > 0)
 }
 
-/// Whether a static scale makes a part of it infinite now, so that its largest value has not been seen.
+/// Whether a part of it is infinite now, so that its largest value has not been seen.
 fn is_cut_off(aggregate: &Aggregate, site: &SiteSummary) -> bool {
-    let now = site.latest().map(|s| s.step);
-    Scaling::of(aggregate) == Scaling::Static && cut_off(site).any(|s| Some(s.step) == now)
+    let now = aggregate.latest.as_ref().map(|step| step.index);
+    cut_off(site).any(|s| Some(s.step) == now)
 }
 
 /// Whether it is the gradient of an activation of this layer, which has a place in the order of backward.

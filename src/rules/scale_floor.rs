@@ -16,17 +16,20 @@
 //!
 //! ## What to do
 //!
-//! Where the floor is above 1, lower it: `GradScaler::builder().min_scale(1.0).build()?`. Gradients that do not fit into FP16 at a scale of 1 are
-//! themselves too large: run the layer that is named in FP32, `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`. Where none is named, scan
-//! every step to see which it is: `Doctor::builder().every(1).attach(&vs)`.
+//! Where the floor is above 1, lower it: `GradScaler::builder().min_scale(1.0).build()?`. Not where one operator's backward makes the infinity out of
+//! an ordinary gradient: at a lower floor the scale only falls on. Nor does a floor help there: the steps that overflow at it are lost, all of them.
+//! Such gradients, and those that do not fit into FP16 at a scale of 1, are themselves too large: run the layers that are named in FP32,
+//! `no_autocast(|| layer.forward(&x.to_kind(Kind::Float)))`, or the run in BF16. Where none is named, scan every step to see which it is:
+//! `Doctor::builder().every(1).attach(&vs)`.
 //!
 //! ## When it stays silent
 //!
 //! On a scale that was set below 1, and on a static one. On a scaler that finds its scale at the floor or above. Where another rule names the cause
 //! (`activation-overflow`, `non-finite-origin`, `gradient-overflow`, `scale-ratchet`) this finding is listed under it.
 
-use super::range::Reach;
-use super::text::{counted, layer_name, measured, scale, sentence};
+use super::gradient_overflow::blows_up;
+use super::range::{Naming, without_factor};
+use super::text::{counted, measured, scale, sentence};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary};
 
@@ -100,7 +103,7 @@ fn held(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
         origin(aggregate)
     );
     let evidence = vec![counted("skips_in_a_row_at_floor", n)];
-    Some(firing(aggregate, Severity::Error, since, n as f64, evidence, explanation, remedy(aggregate)))
+    Some(firing(aggregate, Severity::Error, since, n as f64, evidence, explanation, remedy(aggregate, limits)))
 }
 
 fn below_one(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
@@ -118,7 +121,7 @@ fn below_one(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
         -now.max(f64::MIN_POSITIVE).log2(),
         vec![],
         explanation,
-        remedy(aggregate),
+        remedy(aggregate, limits),
     ))
 }
 
@@ -170,7 +173,7 @@ fn firing(
 
 /// Where the gradient of the present streak became non-finite, over most of the octaves that the scale fell.
 fn culprit(aggregate: &Aggregate) -> Option<&SiteSummary> {
-    aggregate.site(aggregate.non_finite.streak?.widest_origin?.site)
+    aggregate.site(aggregate.non_finite.culprit()?.site)
 }
 
 /// Where it does now.
@@ -192,32 +195,29 @@ fn origin(aggregate: &Aggregate) -> String {
     }
 }
 
-fn remedy(aggregate: &Aggregate) -> Remedy {
+fn remedy(aggregate: &Aggregate, limits: &Limits) -> Remedy {
     let floor = aggregate.scaler_config.as_ref().and_then(|c| c.min_scale).filter(|&floor| floor > 1.0);
-    let layer = match culprit(aggregate) {
-        Some(s) => {
-            let origin = aggregate.non_finite.streak.and_then(|streak| streak.widest_origin);
-            let reach = origin.map_or(Reach::Run, |origin| Reach::of_origin(aggregate, &origin));
-            let text = format!(
-                "take the factor out of layer `{}` that blows up what passes backward, or {}: its gradient does not fit into FP16 at any scale that the others \
-                 can bear.",
-                layer_name(&s.site),
-                reach.clause(aggregate)
-            );
-            reach.set(text.into(), aggregate)
-        }
-        None => "scan every step to see which layer it is (`Doctor::builder().every(1)`), and keep that layer in FP32 or BF16.".into(),
+    let Some(culprit) = aggregate.non_finite.culprit() else {
+        let scan = "scan every step to see which layer it is (`Doctor::builder().every(1)`), and keep that layer in FP32 or BF16.";
+        return floor.map_or(Remedy::from(scan).reworded(sentence), |floor| lower(floor, scan));
     };
+    let layer = without_factor(aggregate, &culprit, Naming::Layer).reworded(|layer| {
+        format!("{layer}: its gradient does not fit into FP16 at any scale that the others can bear.")
+    });
     match floor {
-        // A floor above 1 is the first to give way: below it the gradients may fit.
-        Some(floor) => Remedy::from(format!(
-            "Lower the floor, `min_scale`, from {} to 1: the scaler then goes on halving until the gradients fit. If they do not at 1 either, {}",
-            scale(floor),
-            layer.text
-        ))
-        .set("min_scale", 1.0),
-        None => layer.reworded(sentence),
+        // One operator's backward makes it infinite out of an ordinary gradient: a lower floor only lets the scale fall on.
+        Some(floor) if !blows_up(aggregate, &culprit, limits) => lower(floor, &layer.text),
+        _ => layer.reworded(sentence),
     }
+}
+
+/// A floor above 1 gives way: below it the gradients may fit.
+fn lower(floor: f64, otherwise: &str) -> Remedy {
+    Remedy::from(format!(
+        "Lower the floor, `min_scale`, from {} to 1: the scaler then goes on halving until the gradients fit. If they do not at 1 either, {otherwise}",
+        scale(floor),
+    ))
+    .set("min_scale", 1.0)
 }
 
 #[cfg(test)]

@@ -211,7 +211,7 @@ fn overflow(aggregate: &Aggregate, origin: &Origin, summary: &SiteSummary) -> Fi
             origin.count,
             base_name(&site.operator),
         ),
-        keep_in_range(aggregate, site),
+        keep_in_range(aggregate, &graph, site),
     )
 }
 

@@ -26,6 +26,7 @@
 //!
 //! On layers that compute in FP32 or BF16. On gates and adapters that begin at zero and grow. On biases and gains that are small.
 
+use super::graph::Graph;
 use super::range::Reach;
 use super::text::{measured, number, power_of_two, said, sentence};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
@@ -212,7 +213,7 @@ fn firing(
     let latest = weight.latest();
     let max = latest.map_or(0.0, |l| l.stats.max_abs);
     let layer = weight.site.layer.clone();
-    let reach = Reach::of_product(aggregate, &layer);
+    let reach = Reach::of_product(&Graph::of(aggregate), &layer);
     let mut evidence = vec![said("tensor", weight.site.label()), measured("max_abs", max), said("fp16_holds", bound)];
     evidence.extend(error.map(|error| measured("ehat", error)));
     Firing {

@@ -14,9 +14,7 @@ fn noticed(steps: u64, build: impl FnMut(&mut StepBuilder<'_>, u64)) -> Vec<Sigh
 }
 
 fn sightings(run: &Scenario) -> Vec<Sighting> {
-    let mut aggregate = Aggregate::default();
-    run.records().iter().cloned().for_each(|record| aggregate.apply(record));
-    aggregate.recipe.sightings
+    Aggregate::of(run).recipe.sightings
 }
 
 fn only(sightings: &[Sighting]) -> &Mistake {

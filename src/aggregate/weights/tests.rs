@@ -3,12 +3,6 @@ use crate::aggregate::Aggregate;
 use crate::observation::scenario::{Scenario, normal};
 use crate::scan::Dtype::{F16, F32};
 
-fn aggregate(run: &Scenario) -> Aggregate {
-    let mut aggregate = Aggregate::default();
-    run.records().iter().cloned().for_each(|record| aggregate.apply(record));
-    aggregate
-}
-
 fn kept(phi: f64) -> Fidelity {
     Fidelity { intended: 100, dead: 50, non_finite: 0, dot: phi, energy: 1.0 }
 }
@@ -22,7 +16,7 @@ fn ratios_are_of_the_matrices_and_unscaled_gradients_go_with_them() {
         s.update("fc", "add_", "bias", &[1.0; 64]).param("fc", "bias", F32, &[1.0; 64]);
         s.update("gain", "add_", "scale", &[1.0; 8]).param("gain", "scale", F32, &[1.0; 8]);
     });
-    let a = aggregate(&run);
+    let a = Aggregate::of(&run);
     let step = a.weights.steps[0];
     assert!((step.median_ratio.unwrap() - 0.01).abs() < 1e-6 && (step.energy_ratio.unwrap() - 0.01).abs() < 1e-6);
     assert_eq!(step.gradient_norm, Some(8.0));
@@ -37,7 +31,7 @@ fn a_weight_that_moves_by_its_decay_alone_does_not_count_as_moved() {
         s.param_grad("fc", "weight", F32, &[0.0; 64]).update("fc", "add_", "weight", &[1e-3; 64]);
         s.param("fc", "weight", F32, &[0.1; 64]);
     });
-    let a = aggregate(&run);
+    let a = Aggregate::of(&run);
     assert_eq!(a.weights.steps[0].median_ratio, Some(0.0));
 }
 
@@ -47,7 +41,7 @@ fn a_gate_that_starts_at_zero_has_no_ratio() {
     run.step(|s| {
         s.update("gate", "add_", "weight", &[1e-3; 64]).param("gate", "weight", F32, &[0.0; 64]);
     });
-    let step = aggregate(&run).weights.steps[0];
+    let step = Aggregate::of(&run).weights.steps[0];
     assert_eq!((step.median_ratio, step.energy_ratio), (None, None));
 }
 
@@ -62,7 +56,7 @@ fn what_is_stepped_and_what_would_be_lost_are_kept_apart() {
         s.param("b", "weight", F16, &[0.1; 64]);
         s.rounding(Rounding { unlike_master: Some(3), ..Rounding::default() });
     });
-    let a = aggregate(&run);
+    let a = Aggregate::of(&run);
     let w = &a.weights;
     assert_eq!(w.fidelity(|s| s.stepped).phi(), Some(0.5));
     assert_eq!(w.fidelity(|s| s.decay).phi(), Some(0.0));
@@ -84,6 +78,6 @@ fn the_highest_ratio_is_one_that_was_kept_for_three_steps() {
         let size = if i == 4 { 1.0 } else { 1e-3 };
         s.update("fc", "add_", "weight", &normal(4096, size, i)).param("fc", "weight", F32, &normal(4096, 1.0, i));
     });
-    let last = *aggregate(&run).weights.steps.back().unwrap();
+    let last = *Aggregate::of(&run).weights.steps.back().unwrap();
     assert!((last.highest_before - 1e-3).abs() < 1e-4, "{last:?}");
 }

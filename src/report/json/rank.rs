@@ -267,7 +267,7 @@ impl<'a> NoteDocument<'a> {
 impl ScalerDocument {
     fn of(aggregate: &Aggregate) -> Self {
         let ScalerSummary { applied, skipped, growths, backoffs, calibration_skips } = aggregate.scaler;
-        let last_scale = aggregate.timeline.points.iter().rev().find_map(|point| point.loss_scale).map(Number);
+        let last_scale = aggregate.scale_in_force().map(Number);
         let config = aggregate.scaler_config.as_ref().map(ScalerConfigDocument::of);
         Self { config, applied, skipped, calibration_skips, growths, backoffs, last_scale }
     }

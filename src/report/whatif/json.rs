@@ -57,8 +57,12 @@ struct WindowDocument {
     incomplete: bool,
     /// The window is of the latest steps: none was good at all.
     shrank: bool,
-    /// The upper end is a guess: gradients were infinite at a static scale.
+    /// The upper end is a guess: gradients were infinite at a scale that does not give way.
     high_is_guess: bool,
+    /// The few steps whose gradients stand so far above all others that the window leaves them out.
+    outlier_steps: Vec<u64>,
+    /// The upper end were they counted too.
+    high_with_outliers: i32,
     text: String,
 }
 
@@ -224,6 +228,8 @@ impl WindowDocument {
             incomplete: window.incomplete,
             shrank: window.shrank,
             high_is_guess: window.high_is_guess,
+            outlier_steps: window.outliers.clone(),
+            high_with_outliers: window.high_with_outliers,
             text: summary::window(whatif),
         })
     }

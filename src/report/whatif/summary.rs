@@ -40,11 +40,12 @@ pub(super) fn window(whatif: &WhatIf<'_>) -> String {
     let Some(window) = &whatif.window else {
         return "no gradient with a non-zero element was scanned, so nothing can be said of loss scales".into();
     };
-    match (&window.fix, window.recommended) {
+    let said = match (&window.fix, window.recommended) {
         (None, Some(exponent)) => good(window, exponent, whatif),
         (Some(fix), _) => fix.clone(),
         (None, None) => conflict(window, "ranks"),
-    }
+    };
+    said + &outliers(window)
 }
 
 fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
@@ -73,6 +74,22 @@ fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
         text.push_str(". No scale was good at all steps: the gradients shrank, and the window is of the latest. A dynamic scaler follows them, a static scale cannot");
     }
     text
+}
+
+/// The steps that are left out, where there are any.
+fn outliers(window: &Window<'_>) -> String {
+    const NAMED: usize = 3;
+    let steps: Vec<String> = window.outliers.iter().take(NAMED).map(u64::to_string).collect();
+    let named = match window.outliers.len() {
+        0 => return String::new(),
+        1 => format!("Step {} is", steps.join(", ")),
+        n if n > NAMED => format!("{n} steps ({}, ...) are", steps.join(", ")),
+        n => format!("{n} steps ({}) are", steps.join(", ")),
+    };
+    format!(
+        ". {named} left out: gradients there were so far above those of all others that they overflow above 2^{}, and a scaler skips such a step",
+        window.high_with_outliers
+    )
 }
 
 fn power(exponent: f64, scale: f64) -> String {

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::observation::scenario::{Scenario, normal};
-use crate::rules::text::{counted, said};
+use crate::rules::text::{counted, measured, said};
 use crate::rules::{Diagnosis, find};
 use crate::scan::Dtype::F16;
 
@@ -21,6 +21,9 @@ fn found(name: &'static str, layer: &str, onset_step: u64, last_step: u64) -> Fi
     let mut evidence = vec![said("cause", made_by)];
     if [EXPLODED_AFTER_OVERFLOW, JUMP_AFTER_OVERFLOW].contains(&name) {
         evidence.push(counted(SKIPPED_BEFORE, 8));
+    }
+    if name == SCALE_TOO_LOW {
+        evidence = vec![measured(MEDIAN_EHAT, 1e-3)];
     }
     Finding {
         code: &name[..6],
@@ -50,9 +53,7 @@ fn run(nth: u64) -> Aggregate {
             s.activation(layer, "linear", F16, &normal(8, 1.0, i));
         }
     });
-    let mut aggregate = Aggregate::default();
-    run.records().iter().cloned().for_each(|record| aggregate.apply(record));
-    aggregate
+    Aggregate::of(&run)
 }
 
 /// The roots, each with its consequences: `AMP102 a: AMP501 b, AMP303`.
@@ -199,6 +200,28 @@ fn what_no_row_connects_stands_apart() {
 fn one_bad_batch_long_ago_does_not_explain_a_descent() {
     let findings = vec![found("AMP501", "input", 3, 3), found("AMP302", "", 150, 199)];
     assert_eq!(told(findings, &run(1)), ["AMP501 input", "AMP302"]);
+}
+
+#[test]
+fn bad_batches_that_no_scale_makes_are_the_cause_of_the_descent_that_they_drive() {
+    let findings = vec![found("AMP501", "c", 2, 147), found("AMP302", "", 32, 147), found("AMP303", "", 140, 147)];
+    assert_eq!(told(findings, &run(1)), ["AMP501 c: AMP302, AMP303"]);
+}
+
+#[test]
+fn one_overflow_is_the_cause_of_the_buffers_that_it_poisoned_however_late_they_are_seen() {
+    let findings = vec![found("AMP102", "a", 10, 10), found("AMP502", "b", 60, 199)];
+    assert_eq!(told(findings, &run(1)), ["AMP102 a: AMP502 b"]);
+    let before = vec![found("AMP102", "a", 100, 100), found("AMP502", "b", 60, 199)];
+    assert_eq!(told(before, &run(1)).len(), 2);
+}
+
+#[test]
+fn a_static_scale_that_is_too_high_explains_an_overflow_and_one_too_low_is_set_for_it() {
+    let findings = |scale| vec![found(scale, "", 0, 19), found("AMP202", "b", 20, 199), found("AMP204", "b", 18, 30)];
+    assert_eq!(told(findings("AMP307"), &run(1)), ["AMP307: AMP204 b, AMP202 b"]);
+    assert_eq!(told(findings(SCALE_TOO_LOW), &run(1)), ["AMP202 b: AMP307, AMP204 b"]);
+    assert_eq!(told(vec![found(SCALE_TOO_LOW, "", 0, 199), found("AMP201", "", 20, 199)], &run(1)), ["AMP307: AMP201"]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! What to change where gradients overflow: the scale, the layer, or what lets them grow.
 
 use super::super::Remedy;
-use super::super::range::Reach;
+use super::super::range::{Naming, without_factor};
 use super::super::scale_advice::{Blamed, ScaleAdvice, dynamic_rather_than, headroom, set_scale};
-use super::super::text::{count, layer_name, number, scale, sentence};
+use super::super::text::{count, number, scale, sentence};
 use crate::aggregate::{Aggregate, Origin, SiteSummary};
 
 /// Steps at which a gradient that nobody sets to zero has grown, each time, and by what factor in all.
@@ -14,18 +14,10 @@ const BLIND_OCTAVES: i32 = 8;
 
 /// The layer to change; that of the operator whose backward made it.
 pub(super) fn change_layer(aggregate: &Aggregate, origin: Option<&Origin>) -> Remedy {
-    let Some(site) = origin.and_then(|o| aggregate.site(o.site)).map(|s| &s.site) else {
-        return "set `every(1)` to see which layer overflows, then keep it in FP32 or BF16".into();
-    };
-    let via = origin.and_then(|o| o.via).and_then(|id| aggregate.site(id)).map_or(site, |s| &s.site);
-    let reach = origin.map_or(Reach::Run, |o| Reach::of_origin(aggregate, o));
-    let text = format!(
-        "take the factor out of `{}` of layer `{}` that blows up what passes backward, or {}",
-        if via.operator.is_empty() { "the product" } else { &via.operator },
-        layer_name(via),
-        reach.clause(aggregate)
-    );
-    reach.set(text.into(), aggregate)
+    match origin.filter(|origin| aggregate.site(origin.site).is_some()) {
+        Some(origin) => without_factor(aggregate, origin, Naming::Operator),
+        None => "set `every(1)` to see which layer overflows, then keep it in FP32 or BF16".into(),
+    }
 }
 
 /// Where the gradient has grown at every one of the latest steps: the first thing to look for, before any layer.

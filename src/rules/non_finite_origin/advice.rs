@@ -1,8 +1,9 @@
 //! What usually helps with an operator that made something that is not finite.
 
 use super::super::Remedy;
-use super::super::range::{Reach, keep_in_range};
-use super::super::text::{base_name, layer_name};
+use super::super::graph::Graph;
+use super::super::range::{Naming, keep_in_range, without_factor};
+use super::super::text::{base_name, layer_name, sentence};
 use crate::aggregate::{Aggregate, Origin};
 use crate::observation::Site;
 use crate::scan::Dtype;
@@ -34,15 +35,10 @@ pub(super) fn advice_for(aggregate: &Aggregate, site: &Site, origin: &Origin, pa
                 site.operator
             )
         }
-        _ if origin.inf > 0 && pass == Pass::Forward => return keep_in_range(aggregate, site),
+        _ if origin.inf > 0 && pass == Pass::Forward => return keep_in_range(aggregate, &Graph::of(aggregate), site),
         _ if origin.inf > 0 && site.dtype == Dtype::F16 => {
-            let reach = Reach::of_origin(aggregate, origin);
-            let text = format!(
-                "Take the factor out of `{}` of layer `{layer}` that blows up what passes backward, or {}.",
-                site.operator,
-                reach.clause(aggregate)
-            );
-            return reach.set(text.into(), aggregate);
+            let change = without_factor(aggregate, origin, Naming::Operator);
+            return change.reworded(|change| sentence(change) + ".");
         }
         _ => format!(
             "Look at `{}` of layer `{layer}` and its inputs at step {}; keep the layer in FP32 to see whether range is the cause.",

@@ -3,6 +3,7 @@
 use super::*;
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
 use crate::rules::Value;
+use crate::scan::Dtype;
 
 const INF: f64 = f64::INFINITY;
 const F16: Dtype = Dtype::F16;
@@ -11,16 +12,12 @@ fn run(build: impl Fn(&mut StepBuilder<'_>)) -> Aggregate {
     let mut run = Scenario::new();
     // Parameters are known as they were after the step before.
     run.steps(2, |s, _| build(s));
-    let mut aggregate = Aggregate::default();
-    for record in run.records() {
-        aggregate.apply(record.clone());
-    }
-    aggregate
+    Aggregate::of(&run)
 }
 
 /// How far the activation of this operator reaches.
 fn forward(run: &Aggregate, layer: &str, operator: &str, out: Out) -> Reach {
-    Reach::of_activation(run, &site(run, layer, operator, Probe::Activation), out)
+    Reach::of_activation(&Graph::of(run), &site(run, layer, operator, Probe::Activation), out)
 }
 
 fn site(run: &Aggregate, layer: &str, operator: &str, probe: Probe) -> Site {
@@ -115,7 +112,7 @@ fn the_gradient_of_a_parameter_is_handed_on_to_nobody() {
         s.param_grad("fc1", "weight", F16, &[INF, 1.0]);
     });
     let gradient = site(&run, "fc1", "", Probe::ParamGrad);
-    assert_eq!(Reach::of_gradient(&run, &gradient), layers(&["fc1"]));
+    assert_eq!(Reach::of_gradient(&Graph::of(&run), &gradient), layers(&["fc1"]));
 }
 
 #[test]
@@ -131,7 +128,7 @@ fn a_gradient_goes_on_towards_the_input_until_a_factor_brings_it_back() {
             s.from(&[if taken_back { "fc1/mul" } else { "fc1/linear" }]);
         })
     };
-    let of = |run: &Aggregate| Reach::of_gradient_from(run, &site(run, "fc2", "mul", Probe::Activation));
+    let of = |run: &Aggregate| Reach::of_gradient_from(&Graph::of(run), &site(run, "fc2", "mul", Probe::Activation));
     assert_eq!(of(&blown_up(true)), layers(&["fc1", "fc2"]));
     assert_eq!(of(&blown_up(false)), layers(&["fc1", "fc2"]), "to the input of the net, where it ends");
 }

@@ -19,6 +19,9 @@ pub(super) const SAMPLES: usize = Judged::SAMPLES;
 /// Octaves by which a single streak of non-finite gradients lowers the scale when these, and not the scale, are the fault.
 const COLLAPSE_OCTAVES: f64 = 8.0;
 
+/// The evidence by which a finding of an underflow is known, whichever rule tells of it.
+pub(super) const MEDIAN_EHAT: &str = "median_ehat";
+
 /// What has to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {

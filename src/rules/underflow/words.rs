@@ -1,9 +1,10 @@
 //! How an underflow is told: the numbers, what they mean, and what to change.
 
-use super::Cause;
+use super::{Cause, MEDIAN_EHAT};
 use super::decision::{Decision, MEDIAN_NEAR, layer_harmed};
 use crate::aggregate::{Aggregate, Judged};
 use crate::numerics::Underflow;
+use crate::rules::graph::Graph;
 use crate::rules::range::Reach;
 use crate::rules::scale_advice::{Blamed, ScaleAdvice, compare, dynamic_rather_than, headroom, set_scale};
 use crate::rules::scaling::Scaling;
@@ -50,7 +51,7 @@ fn evidence(
     let underflow = shown.latest.underflow.unwrap_or(Underflow::ALL_LOST);
     let scale = shown.latest.loss_scale.unwrap_or(1.0);
     let mut evidence = vec![
-        measured("median_ehat", decision.median),
+        measured(MEDIAN_EHAT, decision.median),
         measured("layer_ehat", shown.lasting()),
         counted("judged_gradients", judged as u64),
         counted("starved_gradients", decision.starved as u64),
@@ -238,7 +239,7 @@ fn follow(aggregate: &Aggregate, set: Remedy) -> Remedy {
 fn look_at(aggregate: &Aggregate, shown: &Judged<'_>) -> Remedy {
     let site = &shown.site.site;
     let via = shown.latest.via.and_then(|id| aggregate.site(id)).map_or(site, |v| &v.site);
-    let reach = Reach::of_gradient(aggregate, site);
+    let reach = Reach::of_gradient(&Graph::of(aggregate), site);
     let text = format!(
         "Look at layer `{}`, at what `{}` passes backward: a factor that shrinks the gradient there, a sigmoid or softmax at its end, a mean over very \
          many elements. Take it out, or {}.",

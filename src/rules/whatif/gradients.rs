@@ -4,7 +4,7 @@ use super::{Held, SCALES, by_layer};
 use crate::aggregate::{Aggregate, SiteSummary, Unscaled};
 use crate::numerics::{Format, Lost, Outlook};
 use crate::observation::{Probe, Site};
-use crate::rules::scale_advice::{lower_end, upper_end};
+use crate::rules::scale_advice::{Outliers, lower_end, upper_end};
 
 /// Above this share of elements lost before they were seen, what is said of higher scales is a lower bound.
 const UNSEEN_SHARE: f64 = 5e-4;
@@ -49,7 +49,7 @@ pub struct SiteOutlook<'a> {
     pub unseen_share: f64,
     /// Lowest good scale, as an exponent; `None` as for [`AtScale::ehat`].
     pub low: Option<i32>,
-    /// Highest good scale, as an exponent.
+    /// Highest good scale, as an exponent; outliers, as [`Window::outliers`](super::Window::outliers), left out.
     pub high: Option<i32>,
     /// At each scale.
     pub at: Vec<AtScale>,
@@ -84,7 +84,7 @@ pub struct ScaleOutlook<'a> {
 }
 
 impl<'a> SiteOutlook<'a> {
-    fn of(summary: &'a SiteSummary) -> Option<Self> {
+    fn of(summary: &'a SiteSummary, outliers: &Outliers) -> Option<Self> {
         let unscaled = summary.unscaled.as_deref().filter(|unscaled| unscaled.exponents.total() > 0)?;
         Some(Self {
             site: &summary.site,
@@ -92,7 +92,7 @@ impl<'a> SiteOutlook<'a> {
             nonzero: unscaled.exponents.total(),
             unseen_share: unscaled.lost_share(),
             low: lower_end(summary),
-            high: upper_end(summary.max_unscaled),
+            high: upper_end(outliers.largest_but(summary)),
             at: SCALES.filter_map(|scale| AtScale::of(unscaled, summary.max_unscaled, scale)).collect(),
         })
     }
@@ -161,8 +161,9 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
 pub(super) fn layers<'a>(ranks: &[&'a Aggregate]) -> Vec<LayerOutlook<'a>> {
     let outlooks = ranks.iter().flat_map(|rank| {
         let held = Held::of(rank);
-        let carried = rank.sites.iter().filter(|summary| held.carries(rank, summary));
-        let mut outlooks: Vec<_> = carried.filter_map(SiteOutlook::of).collect();
+        let carried = || rank.sites.iter().filter(|summary| held.carries(rank, summary));
+        let outliers = Outliers::among(carried());
+        let mut outlooks: Vec<_> = carried().filter_map(|summary| SiteOutlook::of(summary, &outliers)).collect();
         hand_losses_on(&mut outlooks);
         outlooks
     });

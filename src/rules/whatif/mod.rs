@@ -36,7 +36,7 @@ pub struct WhatIf<'a> {
     pub steps: u64,
     /// Those of them whose tensors were scanned: what is said is of these.
     pub scanned_steps: u64,
-    /// The loss scale at the end, as an exponent of two; `None` where there was none.
+    /// The loss scale in force at the end, after the scaler's last update; `None` where there was none.
     pub scale_in_force: Option<f64>,
     /// Scans of gradients that held a non-finite element. They are left out.
     pub non_finite_scans: u64,
@@ -67,7 +67,7 @@ impl<'a> WhatIf<'a> {
             held,
             steps: steps(|rank| rank.instrument.steps),
             scanned_steps: steps(|rank| rank.instrument.full_steps),
-            scale_in_force: ranks.iter().find_map(|rank| scale_in_force(rank)),
+            scale_in_force: ranks.iter().find_map(|rank| rank.scale_in_force().filter(|scale| *scale > 0.0 && scale.is_finite())),
             non_finite_scans: gradients().map(|s| s.non_finite_samples).sum(),
             finite_scans: gradients().map(|s| s.samples - s.non_finite_samples).sum(),
             scales: gradients::run(&layers),
@@ -88,11 +88,6 @@ impl<'a> WhatIf<'a> {
         let in_force = self.scale_in_force.map(|scale| scale.log2().round() as i32);
         in_force.or(self.window.as_ref().and_then(|window| window.recommended)).unwrap_or(0)
     }
-}
-
-fn scale_in_force(aggregate: &Aggregate) -> Option<f64> {
-    let known = aggregate.timeline.points.iter().rev().find_map(|point| point.loss_scale);
-    known.filter(|scale| *scale > 0.0 && scale.is_finite())
 }
 
 /// The layers of `of`, in the order in which they first come, each with what belongs to it.

@@ -1,5 +1,7 @@
 //! The loss scales that serve all layers.
 
+use std::collections::BTreeSet;
+
 use super::Held;
 use crate::aggregate::Aggregate;
 use crate::numerics::ScaleWindow;
@@ -23,6 +25,10 @@ pub struct Window<'a> {
     pub shrank: bool,
     /// Whether gradients were infinite at a static scale, so that how large they were is a guess, and with it the upper end.
     pub high_is_guess: bool,
+    /// The few steps whose gradients stand so far above all others that the window leaves them out.
+    pub outliers: Vec<u64>,
+    /// The scale above which the largest gradient of all steps overflows, as an exponent: lower than the window's upper end where there are outliers.
+    pub high_with_outliers: i32,
     /// Where no scale is good for all layers: the layers that conflict, and which one to change.
     pub fix: Option<String>,
 }
@@ -38,6 +44,7 @@ impl<'a> Window<'a> {
         let lowest = advices.iter().max_by_key(|advice| advice.window.low)?;
         let highest = advices.iter().min_by_key(|advice| advice.window.high)?;
         let scales = ScaleWindow { low: lowest.window.low, high: highest.window.high };
+        let outliers: BTreeSet<u64> = advices.iter().flat_map(|advice| advice.outliers.steps.iter().copied()).collect();
         let recommended = advices.iter().map(ScaleAdvice::exponent).min().flatten();
         Some(Self {
             scales,
@@ -47,6 +54,8 @@ impl<'a> Window<'a> {
             incomplete: advices.iter().any(|advice| advice.incomplete),
             shrank: advices.iter().any(|advice| advice.shrank),
             high_is_guess: advices.iter().any(|advice| advice.high_is_guess),
+            outliers: outliers.into_iter().collect(),
+            high_with_outliers: advices.iter().map(|advice| advice.high_with_outliers).min().unwrap_or(scales.high),
             fix: advices
                 .iter()
                 .find(|advice| advice.window.is_empty())

@@ -74,7 +74,7 @@ impl Header {
             loss: latest
                 .and_then(|step| step.loss)
                 .or_else(|| aggregate.timeline.points.iter().rev().find_map(|p| p.loss)),
-            loss_scale: latest.and_then(scale_after),
+            loss_scale: aggregate.scale_in_force(),
             skipped: aggregate.scaler.skipped,
             calibration_skips: aggregate.scaler.calibration_skips,
             probe_share: (instrument.step_ns > 0).then(|| instrument.probe_ns as f64 / instrument.step_ns as f64),
@@ -87,12 +87,4 @@ impl Header {
             notice,
         }
     }
-}
-
-fn scale_after(step: &crate::observation::Step) -> Option<f64> {
-    let updated = step.scaler.iter().rev().find_map(|event| match event {
-        crate::observation::ScalerEvent::Updated { to, .. } => Some(*to),
-        _ => None,
-    });
-    updated.or(step.loss_scale)
 }

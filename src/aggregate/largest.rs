@@ -94,7 +94,9 @@ mod tests {
     #[test]
     fn micro_batches_are_one_step_and_nothing_is_kept_of_zeros_and_infinities() {
         let mut largest = Largest::default();
-        [(0, 1.0), (0, 4.0), (0, 2.0), (1, 0.0), (2, f64::INFINITY)].iter().for_each(|&(step, max)| largest.push(step, max));
+        [(0, 1.0), (0, 4.0), (0, 2.0), (1, 0.0), (2, f64::INFINITY)]
+            .iter()
+            .for_each(|&(step, max)| largest.push(step, max));
         assert_eq!((largest.steps, largest.without(|_| false)), (1, Some(4.0)));
         (3..1000).for_each(|step| largest.push(step, 1.0));
         assert_eq!(largest.held.len(), Largest::HELD);

@@ -20,8 +20,8 @@ mod weights;
 
 pub use averages::{Average, AverageStep, Averages};
 pub use judged::Judged;
-pub(crate) use losses::median;
 pub use largest::Largest;
+pub(crate) use losses::median;
 pub use losses::{Loss, Losses};
 pub use magnitude::MagnitudeHistogram;
 pub use maxima::{Maxima, Stretch};

@@ -59,10 +59,7 @@ impl Rule for PoisonedBuffer {
 
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         let nf = &aggregate.non_finite;
-        if !nf.latest.forward_is_clean()
-            || nf.loss_bad.is_some()
-            || has_ruined_parameter(aggregate)
-        {
+        if !nf.latest.forward_is_clean() || nf.loss_bad.is_some() || has_ruined_parameter(aggregate) {
             return Vec::new();
         }
         firing(aggregate).map(|f| Verdict::Firing(Box::new(f))).into_iter().collect()

@@ -11,7 +11,7 @@ use super::text::{layer_name, number, power_of_two, scale, share};
 use super::whatif::Held;
 use crate::aggregate::{Aggregate, FEWEST_ELEMENTS, Sample, SiteSummary};
 use crate::numerics::{Format, Lost, ScaleWindow, Zones};
-use crate::observation::{Probe, ScalerConfig};
+use crate::observation::{Probe, ScalerConfig, Site};
 use crate::scan::{Dtype, Stats};
 
 /// Samples that the lower end of the window stands on where no scale was good at all steps: those that the verdict stands on.
@@ -21,9 +21,6 @@ const SPARE_WHERE_LOST: i32 = 7;
 
 /// Skips in a row at its floor from which a scale counts as one that does not give way.
 const HELD: u64 = 3;
-
-/// Octaves from the middle one of all gradients at which one stands clearly apart.
-const CLEARLY_APART: i32 = 6;
 
 /// The gradient that a rule blames, where it does.
 pub(super) enum Blamed<'a> {
@@ -58,10 +55,10 @@ pub(super) struct ScaleAdvice<'a> {
     /// Largest gradient of the run, outliers left out, without the loss scale; what it is at least where a scale that does not give way made it infinite.
     pub max_unscaled: f64,
     lowest_is_the_outlier: bool,
-    /// The first gradient in backward that no scale below the upper end serves: those after it may only have inherited it.
-    first_too_small: Option<&'a SiteSummary>,
-    /// The first one that overflows at the lower end: those after it may only have inherited that.
-    first_too_large: Option<&'a SiteSummary>,
+    /// The gradients that no scale below the upper end serves, in the order of backward: all after the first may only have inherited it.
+    too_small: Vec<&'a SiteSummary>,
+    /// Those that overflow at the lower end, in the order of backward: all after the first may only have inherited that.
+    too_large: Vec<&'a SiteSummary>,
     aggregate: &'a Aggregate,
 }
 
@@ -97,31 +94,28 @@ impl<'a> ScaleAdvice<'a> {
         let shrank = most(&at_all_steps).is_some_and(moved) && !most(&lately).is_some_and(moved);
         let needs = if shrank { lately } else { at_all_steps };
         let lowest = most(&needs);
-        let tops: Vec<i32> = gradients().filter_map(|s| upper_end(largest(s))).collect();
         // Without a gradient to ask, the lower end is where scalers begin.
         let low = lowest.map_or(high.min(Self::DEFAULT_INIT), |(low, _)| low);
         let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
-        let apart = |value: i32, all: Vec<i32>| (value - median(all)).abs();
-        let (low_apart, high_apart) = (apart(low, needs.iter().map(|n| n.0).collect()), apart(high, tops));
-        let reached = |of: &SiteSummary| aggregate.sites.iter().position(|s| is_gradient_of(s, &of.site.layer));
+        let too_small: Vec<_> = needs.iter().filter(|(low, _)| *low > high).map(|(_, s)| *s).collect();
+        let too_large: Vec<_> = gradients().filter(|s| upper_end(largest(s)).is_some_and(|high| high < low)).collect();
         Some(Self {
             aggregate,
             window: ScaleWindow { low, high },
             incomplete,
             shrank,
             lowest: lowest.map(|(_, s)| s),
-            first_too_small: needs.iter().find(|(low, _)| *low > high).map(|(_, s)| *s),
-            first_too_large: gradients().find(|s| upper_end(largest(s)).is_some_and(|high| high < low)),
             highest,
             max_unscaled: largest(highest),
             high_is_guess: largest(highest) > highest.max_unscaled
                 || !gives_way && gradients().any(|s| is_cut_off(aggregate, s)),
-            // Most gradients may stand at one end: all that is computed from a tiny one is tiny. Backward begins with those that are well.
-            lowest_is_the_outlier: match low_apart.max(high_apart) >= CLEARLY_APART {
-                true => low_apart >= high_apart,
-                false => lowest.is_some_and(|(_, lowest)| reached(lowest) >= reached(highest)),
-            },
-            high_with_outliers: upper_end(gradients().map(|s| s.max_unscaled).fold(0.0, f64::max)).map_or(high, |all| all.min(high)),
+            // All that is computed from a tiny gradient is tiny, and from a huge one huge, so that most may stand at one end. Backward begins with those
+            // that are well: of the two ends the one that it comes to later is at fault.
+            lowest_is_the_outlier: reached(aggregate, &too_small) >= reached(aggregate, &too_large),
+            too_small,
+            too_large,
+            high_with_outliers: upper_end(gradients().map(|s| s.max_unscaled).fold(0.0, f64::max))
+                .map_or(high, |all| all.min(high)),
             outliers,
         })
     }
@@ -150,8 +144,8 @@ impl<'a> ScaleAdvice<'a> {
         let Some(lowest) = self.lowest else { return Remedy::default() };
         let fix = match blamed {
             Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
-            Blamed::Nobody if self.lowest_is_the_outlier => self.first_too_small.unwrap_or(lowest),
-            Blamed::Nobody => self.first_too_large.unwrap_or(self.highest),
+            Blamed::Nobody if self.lowest_is_the_outlier => self.too_small.first().copied().unwrap_or(lowest),
+            Blamed::Nobody => self.too_large.first().copied().unwrap_or(self.highest),
         };
         let too_small =
             matches!(blamed, Blamed::TooSmall(_)) || matches!(blamed, Blamed::Nobody) && self.lowest_is_the_outlier;
@@ -163,16 +157,27 @@ impl<'a> ScaleAdvice<'a> {
                 "its gradient is far larger than all others: look for a factor in it that blows up what passes backward"
             }
         };
-        let reach = Reach::of_gradient(&Graph::of(self.aggregate), &fix.site);
         let text = format!(
-            "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), \
-             or {}",
+            "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), or",
             lowest.site.label(),
             self.highest.site.label(),
             layer_name(&fix.site),
-            reach.clause(self.aggregate)
         );
-        reach.set(text.into(), self.aggregate)
+        match Held::of(self.aggregate) {
+            Held::Fp16 => {
+                let reach = self.reach(&fix.site, if too_small { &self.too_small } else { &self.too_large });
+                reach.set(format!("{text} {}", reach.clause(self.aggregate)).into(), self.aggregate)
+            }
+            wide => format!("{text} stay in {}, which needs no loss scale", wide.name().to_uppercase()).into(),
+        }
+    }
+
+    /// What has to leave FP16 so that none of these gradients is held in it: the layers that the first one reaches, where all the others are in them.
+    fn reach(&self, first: &Site, all: &[&SiteSummary]) -> Reach {
+        match Reach::of_gradient(&Graph::of(self.aggregate), first) {
+            Reach::Layers(layers) if all.iter().all(|s| layers.contains(&s.site.layer)) => Reach::Layers(layers),
+            _ => Reach::Run,
+        }
     }
 }
 
@@ -316,7 +321,8 @@ fn largest_unscaled(site: &SiteSummary, outliers: &Outliers, gives_way: bool) ->
 
 /// Whether the scale falls where gradients overflow: it is neither static nor held at its floor.
 fn gives_way(aggregate: &Aggregate) -> bool {
-    Scaling::of(aggregate) != Scaling::Static && !aggregate.scale_dynamics.held_at_floor.is_some_and(|(_, skips)| skips >= HELD)
+    Scaling::of(aggregate) != Scaling::Static
+        && !aggregate.scale_dynamics.held_at_floor.is_some_and(|(_, skips)| skips >= HELD)
 }
 
 /// The samples in which a part of the tensor became infinite by itself.
@@ -330,12 +336,13 @@ fn is_cut_off(aggregate: &Aggregate, site: &SiteSummary) -> bool {
     cut_off(site).any(|s| Some(s.step) == now)
 }
 
+/// Where backward comes to the first of these gradients: to that of a parameter when it comes to its layer.
+fn reached(aggregate: &Aggregate, gradients: &[&SiteSummary]) -> Option<usize> {
+    let layer = &gradients.first()?.site.layer;
+    aggregate.sites.iter().position(|s| is_gradient_of(s, layer))
+}
+
 /// Whether it is the gradient of an activation of this layer, which has a place in the order of backward.
 fn is_gradient_of(site: &SiteSummary, layer: &str) -> bool {
     matches!(site.site.probe, Probe::ActivationGrad | Probe::CastGrad) && site.site.layer == layer
-}
-
-fn median(mut values: Vec<i32>) -> i32 {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
 }

@@ -29,6 +29,7 @@
 
 use super::gradient_overflow::blows_up;
 use super::range::{Naming, without_factor};
+use super::scale_advice::ScaleAdvice;
 use super::text::{counted, measured, scale, sentence};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::{Aggregate, SiteSummary};
@@ -205,10 +206,16 @@ fn remedy(aggregate: &Aggregate, limits: &Limits) -> Remedy {
         format!("{layer}: its gradient does not fit into FP16 at any scale that the others can bear.")
     });
     match floor {
-        // One operator's backward makes it infinite out of an ordinary gradient: a lower floor only lets the scale fall on.
-        Some(floor) if !blows_up(aggregate, &culprit, limits) => lower(floor, &layer.text),
+        // Where a gradient is too large for a scale of 1, and where one operator's backward makes the infinity out of an ordinary gradient, a lower floor
+        // only lets the scale fall on.
+        Some(floor) if fits_at_one(aggregate) && !blows_up(aggregate, &culprit, limits) => lower(floor, &layer.text),
         _ => layer.reworded(sentence),
     }
+}
+
+/// Whether no gradient is known that overflows at a scale of 1.
+fn fits_at_one(aggregate: &Aggregate) -> bool {
+    ScaleAdvice::of(aggregate).is_none_or(|advice| advice.window.high >= 0)
 }
 
 /// A floor above 1 gives way: below it the gradients may fit.
@@ -261,6 +268,26 @@ mod tests {
         assert!(f.explanation.contains("with the scale at its floor, 1024 (2^10)"), "{}", f.explanation);
         assert!(f.remedy.text.starts_with("Lower the floor, `min_scale`, from 1024 (2^10) to 1"), "{}", f.remedy.text);
         assert_eq!(f.remedy.set[0].name, "min_scale");
+    }
+
+    #[test]
+    fn a_gradient_that_is_too_large_for_a_scale_of_1_is_no_matter_of_the_floor() {
+        let mut run = Scenario::new();
+        run.scaler_config(ScalerConfig { min_scale: Some(1024.0), ..settings(2000) }).steps(30, |s, i| {
+            let scale = 2f64.powi(16 - i as i32).max(1024.0);
+            s.skipped(scale, (scale / 2.0).max(1024.0)).loss(1.0);
+            s.activation("fc", "linear", F16, &normal(64, 1.0, i)).cast_gradient(
+                "fc",
+                "to",
+                &normal(256, 1e6 * scale, i),
+            );
+            s.gradient("fc", "linear", F16, &[f64::INFINITY; 256]).via("fc", "to", F16);
+        });
+        let d = diagnose(&run);
+        let f = d.findings().iter().find(|f| f.code == "AMP303").expect("held at the floor");
+        assert!(f.remedy.text.starts_with("Take the factor out of layer `fc`"), "{}", f.remedy.text);
+        assert!(!f.remedy.text.contains("min_scale"), "{}", f.remedy.text);
+        assert_eq!(f.remedy.settings().as_deref(), Some("precision = bf16"));
     }
 
     #[test]

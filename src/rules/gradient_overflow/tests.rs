@@ -130,6 +130,9 @@ fn an_overflow_that_no_halving_cures_is_first_a_warning_and_then_an_error() {
     }
     let f = only(&run);
     assert_eq!((f.layer.as_str(), f.onset_step, f.last_step), ("fc2", 0, 29));
+    // A floor was measured to end two to six times worse than none: every step that overflows at it is lost.
+    assert!(!f.remedy.text.contains("floor"), "{}", f.remedy.text);
+    assert_eq!(f.remedy.settings().as_deref(), Some("precision = bf16"));
 }
 
 /// A descent from 2^16 in three layers, of which `fc2` inflates its gradient by 2^30 from step `from` on; `fc1` adds two octaves to what it is handed.

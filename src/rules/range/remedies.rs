@@ -68,7 +68,8 @@ pub(in crate::rules) fn without_factor(aggregate: &Aggregate, origin: &Origin, n
         (Some(site), _) => format!("`{}` of layer `{}`", site.operator, layer_name(site)),
     };
     let reach = Reach::of_origin(aggregate, origin);
-    let text = format!("take the factor out of {place} that blows up what passes backward, or {}", reach.clause(aggregate));
+    let text =
+        format!("take the factor out of {place} that blows up what passes backward, or {}", reach.clause(aggregate));
     reach.set(text.into(), aggregate)
 }
 

@@ -5,7 +5,7 @@ use crate::observation::ScalerConfig;
 use crate::observation::scenario::Scenario;
 use crate::rules::Diagnosis;
 use crate::rules::scale_simulation::{SimulatedScaler, Uniform, median, number, settings, simulate};
-use crate::rules::silence::{diagnose, found};
+use crate::rules::silence::{diagnose, first, found};
 use crate::scan::Dtype;
 
 /// Batches of which this share is bad at any scale, below a ceiling of 2^15 that noise of half an octave blurs.
@@ -259,7 +259,8 @@ fn gradients_that_grow_take_the_scale_down_and_no_batch_is_to_blame() {
                 _ => s.applied(scale).gradient("fc", "linear", Dtype::F16, &[held; 64]),
             };
         });
-        found(&diagnose(&run)).contains(&"AMP302")
+        // It stands under the NaN that the batches make.
+        first(&diagnose(&run), "AMP302").is_some()
     };
     assert!(fired(false) && !fired(true));
 }

@@ -1,7 +1,7 @@
 //! How an underflow is told: the numbers, what they mean, and what to change.
 
-use super::{Cause, MEDIAN_EHAT};
 use super::decision::{Decision, MEDIAN_NEAR, layer_harmed};
+use super::{Cause, MEDIAN_EHAT};
 use crate::aggregate::{Aggregate, Judged};
 use crate::numerics::Underflow;
 use crate::rules::graph::Graph;

@@ -67,7 +67,9 @@ impl<'a> WhatIf<'a> {
             held,
             steps: steps(|rank| rank.instrument.steps),
             scanned_steps: steps(|rank| rank.instrument.full_steps),
-            scale_in_force: ranks.iter().find_map(|rank| rank.scale_in_force().filter(|scale| *scale > 0.0 && scale.is_finite())),
+            scale_in_force: ranks
+                .iter()
+                .find_map(|rank| rank.scale_in_force().filter(|scale| *scale > 0.0 && scale.is_finite())),
             non_finite_scans: gradients().map(|s| s.non_finite_samples).sum(),
             finite_scans: gradients().map(|s| s.samples - s.non_finite_samples).sum(),
             scales: gradients::run(&layers),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::numerics::Format;
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
+use crate::rules::scale_simulation::settings;
 use crate::rules::silence::diagnose;
 use crate::rules::{Diagnosis, Value};
 use crate::scan::Dtype::{self, Bf16, F16, F32};
@@ -193,6 +194,87 @@ fn an_upper_end_above_which_gradients_were_infinite_at_a_static_scale_is_a_guess
     assert!(window(&whatif(&stuck)).high_is_guess);
     assert!(!window(&whatif(&moving)).high_is_guess, "a dynamic scaler overflows on purpose");
     assert!(window(&whatif(&mended)).high_is_guess, "the largest was infinite, and none has been seen as large");
+}
+
+#[test]
+fn a_scale_that_its_floor_holds_while_gradients_overflow_leaves_the_upper_end_a_guess() {
+    let mut run = Scenario::new();
+    let floor = crate::observation::ScalerConfig { min_scale: Some(1024.0), init_scale: 1024.0, ..settings(2000) };
+    run.scaler_config(floor).steps(30, |s, i| {
+        let bad = i >= 10;
+        if bad {
+            s.skipped(1024.0, 1024.0)
+        } else {
+            s.applied(1024.0)
+        };
+        backward(s, F16, 1.0, i);
+        let values = if bad { vec![f64::INFINITY; 512] } else { normal(512, 1.0, 900 + i) };
+        s.gradient("fc0", "linear", F16, &values);
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    assert!(window(&whatif).high_is_guess);
+    // 512 infinite elements at 2^10: 65504 times an octave for each four times as many, and a bit of headroom.
+    assert_eq!((window(&whatif).scales.high, window(&whatif).highest.layer.as_str()), (4, "fc0"));
+}
+
+#[test]
+fn one_step_that_is_far_larger_does_not_set_the_window() {
+    let mut run = Scenario::new();
+    run.steps(100, |s, i| backward(s, F32, if i == 33 { 1e20 } else { 1e-3 }, i));
+    let mut plain = Scenario::new();
+    plain.steps(100, |s, i| backward(s, F32, 1e-3, i));
+    let (diagnosis, plain) = (diagnose(&run), diagnose(&plain));
+    let (whatif, plain) = (whatif(&diagnosis), whatif(&plain));
+    let (found, usual) = (window(&whatif), window(&plain));
+    assert_eq!((found.scales.high, &found.outliers[..], found.fix.as_deref()), (usual.scales.high, &[33][..], None));
+    assert!(usual.outliers.is_empty() && usual.high_with_outliers == usual.scales.high);
+    assert!(found.high_with_outliers < -50, "{}", found.high_with_outliers);
+    assert!(whatif.layers.iter().all(|layer| layer.high.is_some_and(|high| high >= usual.scales.high)));
+}
+
+#[test]
+fn of_gradients_that_one_layer_inflates_that_layer_is_blamed_and_not_those_that_inherit_them() {
+    for dtype in [Bf16, F32] {
+        let mut run = Scenario::new();
+        run.steps(20, |s, i| {
+            s.loss(1.0);
+            // Five layers; the third from the loss hands on 2^30 times what it gets, and each behind it a little more.
+            for (at, layer) in ["fc5", "fc4", "fc3", "fc2", "fc1"].into_iter().enumerate() {
+                s.activation(layer, "linear", dtype, &normal(512, 1.0, i));
+                let inflated = if at >= 2 { f64::from(30 + at as i32).exp2() } else { 1.0 };
+                s.gradient(layer, "linear", dtype, &normal(512, 1e-3 * inflated, 10 * i + at as u64));
+            }
+        });
+        let diagnosis = diagnose(&run);
+        let whatif = whatif(&diagnosis);
+        let fix = window(&whatif).fix.clone().expect("no scale is good for all");
+        assert!(fix.contains("Change layer `fc3`") && fix.contains("far larger"), "{fix}");
+        assert_eq!(window(&whatif).highest.layer, "fc1", "which overflows first all the same");
+    }
+}
+
+#[test]
+fn the_scale_in_force_is_the_one_after_the_last_update() {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(65536.0).steps(4, |s, i| {
+        if i == 3 {
+            s.skipped(65536.0, 32768.0)
+        } else {
+            s.applied(65536.0)
+        };
+        backward(s, F16, 1.0, i);
+    });
+    let diagnosis = diagnose(&run);
+    assert_eq!(diagnosis.aggregate().scale_in_force(), Some(32768.0));
+    assert_eq!((whatif(&diagnosis).scale_in_force, whatif(&diagnosis).shown_scale()), (Some(32768.0), 15));
+    let mut gone = Scenario::new();
+    gone.dynamic_scaler(1.0).step(|s| {
+        s.skipped(1e-300, 0.0);
+        backward(s, F16, 1.0, 0);
+    });
+    let gone = diagnose(&gone);
+    assert_eq!((gone.aggregate().scale_in_force(), whatif(&gone).scale_in_force), (Some(0.0), None));
 }
 
 #[test]

@@ -19,6 +19,8 @@ const SAMPLES: usize = 3;
 /// Bits below the upper end where gradients were lost whole: those of models that learn again were up to 2^7 larger.
 const SPARE_WHERE_LOST: i32 = 7;
 
+/// Octaves by which layers behind the one at fault may add to what they inherit: so much less than all is enough of the first.
+const SLACK: i32 = 3;
 /// Skips in a row at its floor from which a scale counts as one that does not give way.
 const HELD: u64 = 3;
 
@@ -55,9 +57,13 @@ pub(super) struct ScaleAdvice<'a> {
     /// Largest gradient of the run, outliers left out, without the loss scale; what it is at least where a scale that does not give way made it infinite.
     pub max_unscaled: f64,
     lowest_is_the_outlier: bool,
-    /// The gradients that no scale below the upper end serves, in the order of backward: all after the first may only have inherited it.
+    /// Where no scale serves all: the first gradient in backward that is too small, or nearly; those after it may only have inherited it.
+    first_too_small: Option<&'a SiteSummary>,
+    /// And the first that is too large, or nearly.
+    first_too_large: Option<&'a SiteSummary>,
+    /// The gradients that no scale below the upper end serves, in the order of backward.
     too_small: Vec<&'a SiteSummary>,
-    /// Those that overflow at the lower end, in the order of backward: all after the first may only have inherited that.
+    /// Those that overflow at the lower end, in the order of backward.
     too_large: Vec<&'a SiteSummary>,
     aggregate: &'a Aggregate,
 }
@@ -97,8 +103,10 @@ impl<'a> ScaleAdvice<'a> {
         // Without a gradient to ask, the lower end is where scalers begin.
         let low = lowest.map_or(high.min(Self::DEFAULT_INIT), |(low, _)| low);
         let incomplete = gradients().any(|s| s.latest().and_then(|l| l.underflow).is_some_and(|u| u.ehat == 1.0));
-        let too_small: Vec<_> = needs.iter().filter(|(low, _)| *low > high).map(|(_, s)| *s).collect();
-        let too_large: Vec<_> = gradients().filter(|s| upper_end(largest(s)).is_some_and(|high| high < low)).collect();
+        let too_small = |slack| needs.iter().filter(move |(low, _)| *low + slack > high).map(|(_, s)| *s);
+        let too_large =
+            |slack| gradients().filter(move |s| upper_end(largest(s)).is_some_and(|high| high - slack < low));
+        let (first_too_small, first_too_large) = (too_small(SLACK).next(), too_large(SLACK).next());
         Some(Self {
             aggregate,
             window: ScaleWindow { low, high },
@@ -111,9 +119,11 @@ impl<'a> ScaleAdvice<'a> {
                 || !gives_way && gradients().any(|s| is_cut_off(aggregate, s)),
             // All that is computed from a tiny gradient is tiny, and from a huge one huge, so that most may stand at one end. Backward begins with those
             // that are well: of the two ends the one that it comes to later is at fault.
-            lowest_is_the_outlier: reached(aggregate, &too_small) >= reached(aggregate, &too_large),
-            too_small,
-            too_large,
+            lowest_is_the_outlier: reached(aggregate, first_too_small) >= reached(aggregate, first_too_large),
+            too_small: too_small(0).collect(),
+            too_large: too_large(0).collect(),
+            first_too_small,
+            first_too_large,
             high_with_outliers: upper_end(gradients().map(|s| s.max_unscaled).fold(0.0, f64::max))
                 .map_or(high, |all| all.min(high)),
             outliers,
@@ -144,8 +154,8 @@ impl<'a> ScaleAdvice<'a> {
         let Some(lowest) = self.lowest else { return Remedy::default() };
         let fix = match blamed {
             Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
-            Blamed::Nobody if self.lowest_is_the_outlier => self.too_small.first().copied().unwrap_or(lowest),
-            Blamed::Nobody => self.too_large.first().copied().unwrap_or(self.highest),
+            Blamed::Nobody if self.lowest_is_the_outlier => self.first_too_small.unwrap_or(lowest),
+            Blamed::Nobody => self.first_too_large.unwrap_or(self.highest),
         };
         let too_small =
             matches!(blamed, Blamed::TooSmall(_)) || matches!(blamed, Blamed::Nobody) && self.lowest_is_the_outlier;
@@ -336,9 +346,9 @@ fn is_cut_off(aggregate: &Aggregate, site: &SiteSummary) -> bool {
     cut_off(site).any(|s| Some(s.step) == now)
 }
 
-/// Where backward comes to the first of these gradients: to that of a parameter when it comes to its layer.
-fn reached(aggregate: &Aggregate, gradients: &[&SiteSummary]) -> Option<usize> {
-    let layer = &gradients.first()?.site.layer;
+/// Where backward comes to a gradient: to that of a parameter when it comes to its layer.
+fn reached(aggregate: &Aggregate, gradient: Option<&SiteSummary>) -> Option<usize> {
+    let layer = &gradient?.site.layer;
     aggregate.sites.iter().position(|s| is_gradient_of(s, layer))
 }
 

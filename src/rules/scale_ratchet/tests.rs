@@ -5,7 +5,7 @@ use crate::observation::ScalerConfig;
 use crate::observation::scenario::Scenario;
 use crate::rules::Diagnosis;
 use crate::rules::scale_simulation::{SimulatedScaler, Uniform, median, number, settings, simulate};
-use crate::rules::silence::{diagnose, first, found};
+use crate::rules::silence::{diagnose, first};
 use crate::scan::Dtype;
 
 /// Batches of which this share is bad at any scale, below a ceiling of 2^15 that noise of half an octave blurs.

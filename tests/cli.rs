@@ -593,6 +593,43 @@ fn a_configuration_that_is_wrong_is_told_with_its_line_before_anything_is_read()
 }
 
 #[test]
+fn a_run_is_compared_with_another_and_a_new_error_fails() {
+    let here = here();
+    let mended = run(&here, &["compare", "runs/sick", "runs/healthy"]);
+    assert_eq!((code(&mended), stderr(&mended)), (0, String::new()));
+    assert!(stdout(&mended).starts_with("better: none new, "), "{}", stdout(&mended));
+    let broken = run(&here, &["compare", "runs/healthy", "runs/sick", "--format", "json"]);
+    assert_eq!(code(&broken), 1);
+    let document: Value = serde_json::from_str(&stdout(&broken)).unwrap();
+    assert_eq!((&document["judgement"], &document["base"]["health"]), (&"worse".into(), &"healthy".into()));
+    assert!(document["findings"]["new"].as_array().is_some_and(|new| !new.is_empty()), "{document}");
+    assert_eq!(code(&run(&here, &["compare", "runs/sick", "runs/sick"])), 0, "what was there before is not new");
+    assert_eq!(code(&run(&here, &["compare", "runs/healthy", "runs/blind"])), 3);
+    let missing = run(&here, &["compare", "runs/helthy", "runs/sick"]);
+    assert_eq!(code(&missing), 2);
+    assert!(stderr(&missing).contains("Did you mean runs/healthy?"), "{}", stderr(&missing));
+}
+
+#[test]
+fn a_check_is_printed_in_every_form_and_its_exit_status_is_the_same() {
+    let here = here();
+    for (format, beginning) in [
+        ("brief", "findings: 1 error"),
+        ("json", "{\n"),
+        ("junit", "<?xml"),
+        ("layers", "One value a step"),
+        ("markdown", "## ampdoctor: sick\n\nfindings: "),
+        ("text", "findings: 1 error"),
+    ] {
+        let output = run(&here, &["check", "runs/sick", "--format", format]);
+        assert_eq!(code(&output), 1, "{format}");
+        assert!(stdout(&output).starts_with(beginning), "{format}: {}", stdout(&output));
+        assert_eq!(output.stdout, run(&here, &["report", "runs/sick", "--format", format]).stdout, "{format}");
+    }
+    assert_eq!(ampdoctor::report::FORMATS.len(), 6, "each is tried");
+}
+
+#[test]
 fn a_configuration_is_read_without_a_run() {
     let here = here();
     let output = run(&here, &["config"]);

@@ -33,6 +33,8 @@ pub(super) enum Command {
     Check(CheckArgs),
     /// Write the report of a run
     Report(ReportArgs),
+    /// Hold a run against another: what a change did
+    Compare(CompareArgs),
     /// What other loss scales and formats would make of a run, without training again
     Whatif(WhatifArgs),
     /// Read a configuration without a run, and say what it sets
@@ -140,6 +142,10 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
 
+    /// Form in which the verdict is printed
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = formats())]
+    pub format: String,
+
     /// Also write the JSON report to this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -159,7 +165,8 @@ Exit status:
 
 Examples:
   ampdoctor check runs/fp16
-  ampdoctor check --report report.json -- target/release/train --steps 300";
+  ampdoctor check --report report.json -- target/release/train --steps 300
+  ampdoctor check runs/fp16 --format markdown >> \"$GITHUB_STEP_SUMMARY\"";
 
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_HELP)]
@@ -188,7 +195,44 @@ Exit status:
 Examples:
   ampdoctor report runs/fp16
   ampdoctor report runs/fp16 --format brief
+  ampdoctor report runs/fp16 --format junit -o ampdoctor.xml
   ampdoctor report runs/fp16 --format json | jq '.findings[] | {code, layer, remedy}'";
+
+#[derive(Debug, Args)]
+#[command(after_help = COMPARE_HELP)]
+pub(super) struct CompareArgs {
+    /// The run that is held against: a run directory, or one recording
+    #[arg(value_name = "BASE")]
+    pub base: PathBuf,
+
+    /// The run that is judged
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Form of the answer; json is described by docs/compare.schema.json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub format: String,
+}
+
+const COMPARE_HELP: &str = "\
+What it shows:
+  findings that are new, gone and still there (the same rule in the same layer);
+  the loss over the last 50 steps, the loss scale and the skipped steps of both;
+  layers whose use of FP16's range differs so much that it matters; settings
+  that differ, as far as the recordings tell.
+
+Exit status:
+  0  no new finding is an error
+  1  a new finding is an error
+  2  wrong usage, or nothing could be read
+  3  could not tell: of RUN not enough was observed
+
+Examples:
+  ampdoctor compare runs/before runs/after
+  ampdoctor compare baseline runs/ci --format json | jq .findings.new";
 
 #[derive(Debug, Args)]
 #[command(after_help = WHATIF_HELP)]

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+
 use super::args::CheckArgs;
 use super::child::{self, Outcome};
 use super::config::policy;
@@ -11,29 +13,38 @@ use super::report_file::ReportFile;
 use super::run_dir::RunDir;
 use super::terminal::Terminal;
 use crate::recording::ReadError;
-use crate::report::{Run, json, text};
+use crate::report::{Format, Run, json};
 use crate::rules::Policy;
+
+/// How the verdict is told, besides the exit status.
+struct Told {
+    /// On standard output.
+    format: &'static Format,
+    /// In a file, as JSON.
+    report: Option<ReportFile>,
+}
 
 pub(super) fn check(args: CheckArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
     // Before a training of hours: a report that cannot be written is told now.
-    let report = args.report.map(ReportFile::prepare).transpose()?;
+    let format = Format::named(&args.format).context("there is no such format")?;
+    let told = Told { format, report: args.report.map(ReportFile::prepare).transpose()? };
     let policy = policy(args.config.config.as_deref())?;
     match args.target.run {
-        Some(run) => check_run(&run, &policy, report, terminal),
+        Some(run) => check_run(&run, &policy, told, terminal),
         None => {
             let dir = RunDir::for_command(args.target.run_dir, &args.target.command)?;
             let outcome = child::run(&args.target.command, &dir.path);
             if outcome.is_err() {
                 dir.nothing_recorded();
             }
-            check_command(&dir, outcome?, &policy, report, terminal)
+            check_command(&dir, outcome?, &policy, told, terminal)
         }
     }
 }
 
-fn check_run(path: &Path, policy: &Policy, report: Option<ReportFile>, terminal: &Terminal) -> anyhow::Result<Exit> {
+fn check_run(path: &Path, policy: &Policy, told: Told, terminal: &Terminal) -> anyhow::Result<Exit> {
     let recording = load(path, policy, terminal).map_err(with_hint)?;
-    judge(&recording.run(), report, terminal)
+    judge(&recording.run(), told, terminal)
 }
 
 /// Judges what a command recorded. That it failed outweighs the verdict, for then the run is not the one that was meant.
@@ -41,18 +52,18 @@ fn check_command(
     dir: &RunDir,
     outcome: Outcome,
     policy: &Policy,
-    report: Option<ReportFile>,
+    told: Told,
     terminal: &Terminal,
 ) -> anyhow::Result<Exit> {
     let verdict = match load(&dir.path, policy, terminal) {
         Ok(recording) => {
             terminal.note(&format!("recording: {}", shown(&dir.path)));
-            judge(&recording.run().after_its_processes(), report, terminal)
+            judge(&recording.run().after_its_processes(), told, terminal)
         }
         Err(ReadError::NoRecording { .. } | ReadError::Missing { .. }) => {
             dir.nothing_recorded();
             terminal.warn(NOTHING_RECORDED);
-            judge(&Run::empty(), report, terminal)
+            judge(&Run::empty(), told, terminal)
         }
         Err(error) => Err(error.into()),
     };
@@ -70,9 +81,9 @@ const NOTHING_RECORDED: &str = "the command recorded nothing. Attach the doctor 
     (`let mut doctor = Doctor::attach(&vs);`, and `doctor.step(&loss);` at the end of each step), and let it record where \
     AMPDOCTOR_RUN says: a run directory set in code wins over it.";
 
-fn judge(run: &Run<'_>, report: Option<ReportFile>, terminal: &Terminal) -> anyhow::Result<Exit> {
-    terminal.print(&text(run, &terminal.layout))?;
-    if let Some(file) = report {
+fn judge(run: &Run<'_>, told: Told, terminal: &Terminal) -> anyhow::Result<Exit> {
+    terminal.print(&(told.format.render)(run, &terminal.layout))?;
+    if let Some(file) = told.report {
         let path = file.path().to_owned();
         file.write(&json(run))?;
         terminal.note(&format!("report: {}", path.display()));

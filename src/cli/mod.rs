@@ -5,6 +5,7 @@
 mod args;
 mod check;
 mod child;
+mod compare;
 mod config;
 mod exit;
 mod explain;
@@ -49,6 +50,7 @@ fn dispatch(arguments: Arguments, terminal: &Terminal) -> anyhow::Result<ExitCod
         Command::Report(args) => report::report(args, terminal)?.into(),
         Command::Watch(args) => watch::watch(args)?,
         Command::Whatif(args) => whatif::whatif(args, terminal)?.into(),
+        Command::Compare(args) => compare::compare(args, terminal)?.into(),
         Command::Config(args) => config::config(&args, terminal)?.into(),
         Command::Rules(args) => explain::rules(args, terminal)?.into(),
         Command::Explain(args) => explain::explain(&args, terminal)?.into(),

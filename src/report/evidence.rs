@@ -63,7 +63,7 @@ fn value(evidence: &Evidence) -> String {
 }
 
 /// `65536 (2^16)`; what is no power of two, or is written as one already, as it is.
-fn scale(x: f64) -> String {
+pub(super) fn scale(x: f64) -> String {
     let text = readable(x);
     match x.log2() {
         exponent if exponent.is_finite() && exponent.fract() == 0.0 && !text.contains('^') => {

@@ -4,10 +4,13 @@
 //! every format is a pure function of the run, so the same recording gives the same bytes.
 
 mod brief;
+mod compare;
 mod evidence;
 #[cfg(test)]
 mod fixture;
 mod json;
+#[cfg(feature = "cli")]
+mod junit;
 mod layers;
 mod layout;
 mod markdown;
@@ -19,11 +22,16 @@ mod rounding;
 mod run;
 mod shadows;
 mod suggest;
+mod summary;
 mod text;
 mod whatif;
 mod words;
 
 use brief::brief;
+pub use compare::{
+    COMPARE_SCHEMA_VERSION, Comparison, FindingChanges, Judgement, LayerChange, LayerState, LossAtEnd, Outcome,
+    SettingChange, compare_json, compare_text,
+};
 pub use evidence::evidence_text;
 pub use json::{SCHEMA_VERSION, json};
 pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};
@@ -54,11 +62,18 @@ pub struct Format {
 pub const FORMATS: &[Format] = &[
     Format { name: "brief", summary: "the verdict, and a line for each finding", render: brief },
     Format { name: "json", summary: "everything, for machines (docs/report.schema.json)", render: |run, _| json(run) },
+    #[cfg(feature = "cli")]
+    Format {
+        name: "junit",
+        summary: "JUnit XML for CI: a rule is a test, a finding its failure",
+        render: |run, _| junit::junit(run),
+    },
     Format {
         name: "layers",
         summary: "quantiles of each layer's gradients, activations and updates",
         render: layers::layers,
     },
+    Format { name: "markdown", summary: "for the summary page of a CI job", render: |run, _| summary::markdown(run) },
     Format { name: "text", summary: "verdict and findings, for people", render: text },
 ];
 

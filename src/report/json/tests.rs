@@ -8,7 +8,7 @@ use super::json;
 use crate::observation::Sampling;
 use crate::observation::scenario::{Scenario, normal};
 use crate::report::fixture::{Fixture, run_info};
-use crate::report::{Rank, Run, Selection, whatif_json};
+use crate::report::{Comparison, Rank, Run, Selection, compare_json, whatif_json};
 use crate::rules::whatif::WhatIf;
 use crate::rules::{Diagnosis, Health};
 use crate::scan::Dtype;
@@ -91,6 +91,24 @@ fn the_whatif_follows_its_schema_and_all_of_that_is_written() {
     let (fixture, empty, gradients) = (Fixture::sick(), Diagnosis::new(), with_gradients());
     for aggregate in [fixture.run().ranks[0].aggregate, empty.aggregate(), gradients.aggregate()] {
         let text = whatif_json(&WhatIf::of(&[aggregate]), &Selection::default());
+        let mut wrong = Vec::new();
+        let document = serde_json::from_str(&text).expect("it is JSON");
+        Checker { root: &schema, met: &mut met }.check(&document, &schema, "", &mut wrong);
+        assert_eq!(wrong, Vec::<String>::new());
+    }
+    assert_eq!(described.difference(&met).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
+fn the_comparison_follows_its_schema_and_all_of_that_is_written() {
+    let schema: Value = serde_json::from_str(include_str!("../../../docs/compare.schema.json")).unwrap();
+    let (mut met, mut described) = (BTreeSet::new(), BTreeSet::new());
+    properties(&schema, &mut described);
+    let (fixture, empty, gradients) = (Fixture::sick(), Diagnosis::new(), with_gradients());
+    let (sick, nothing) = (fixture.run(), Run::single(Rank::of(&empty)));
+    let well = Run::single(Rank::of(&gradients));
+    for (base, run) in [(&sick, &well), (&well, &sick), (&sick, &nothing), (&sick, &sick)] {
+        let text = compare_json(&Comparison::of(base, run));
         let mut wrong = Vec::new();
         let document = serde_json::from_str(&text).expect("it is JSON");
         Checker { root: &schema, met: &mut met }.check(&document, &schema, "", &mut wrong);

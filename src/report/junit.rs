@@ -1,0 +1,117 @@
+//! The report as JUnit XML, which CI services show as tests: a rule is a test, its findings are failures, and one that could not tell was skipped.
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::brief::{verdict, within};
+use super::{Layout, Rank, Run};
+use crate::rules::{self, Finding, Health, RuleInfo, Severity};
+
+/// The report as JUnit XML: whether the run could be judged, and a suite for each rank with a test for each rule, failed where a warning or an error was
+/// found. No times, so that the same recording gives the same bytes.
+pub(super) fn junit(run: &Run<'_>) -> String {
+    let name = run.ranks.iter().find_map(|rank| Some(rank.aggregate.run.as_ref()?.name.as_str())).unwrap_or("run");
+    let mut report = Report::new(format!("ampdoctor {name}"));
+    report.add_test_suite(judged(run));
+    report.add_test_suites(run.ranks.iter().map(suite));
+    // Text written to memory: there is nothing that can fail, and the crate leaves out characters that XML cannot hold.
+    report.to_string().expect("a report is written to memory")
+}
+
+/// A run of which too little was seen is no run that passed.
+fn judged(run: &Run<'_>) -> TestSuite {
+    let status = match run.health() {
+        Health::Unknown => {
+            let unbroken = Layout { width: usize::MAX, colour: false };
+            let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+            status.set_message(verdict(run, &unbroken, "the text report").trim_end());
+            status
+        }
+        Health::Healthy | Health::Findings => TestCaseStatus::success(),
+    };
+    let mut suite = TestSuite::new("run");
+    suite.add_test_case(case("the run could be judged", status));
+    suite.add_test_cases(run.unreadable.iter().map(|error| {
+        let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+        status.set_message(error.to_string());
+        case("its recordings can be read", status)
+    }));
+    suite
+}
+
+fn case(name: &str, status: TestCaseStatus) -> TestCase {
+    let mut case = TestCase::new(name, status);
+    case.set_classname("ampdoctor");
+    case
+}
+
+fn suite(rank: &Rank<'_>) -> TestSuite {
+    let mut suite = TestSuite::new(format!("rank {}", rank.number()));
+    for rule in rules::all() {
+        let RuleInfo { code, name, .. } = *rule.info();
+        let all = rank.findings.iter().flat_map(Finding::with_consequences);
+        let found: Vec<&Finding> = all.filter(|of| of.code == code && of.severity > Severity::Info).collect();
+        let doubt = rank.doubts.iter().find(|doubt| doubt.code == code);
+        let status = match (&found[..], doubt) {
+            ([], None) => TestCaseStatus::success(),
+            ([], Some(doubt)) => {
+                let mut status = TestCaseStatus::skipped();
+                status.set_message(doubt.reason.as_str());
+                status
+            }
+            (found, _) => failure(found),
+        };
+        suite.add_test_case(case(&format!("{code} {name}"), status));
+    }
+    suite
+}
+
+fn failure(found: &[&Finding]) -> TestCaseStatus {
+    let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+    let line = |finding: &&Finding| {
+        format!("{}{}, since step {}", finding.severity.name(), within(finding), finding.onset_step)
+    };
+    let lines: Vec<String> = found.iter().map(line).collect();
+    let told = |finding: &&Finding| {
+        let settings = finding.remedy.settings().map_or(String::new(), |settings| format!("\nSettings: {settings}"));
+        format!("{}\n{}\nChange: {}{settings}\n", line(finding), finding.explanation, finding.remedy.text)
+    };
+    let text: Vec<String> = found.iter().map(told).collect();
+    status.set_message(lines.join("; "));
+    status.set_description(text.join("\n"));
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture::Fixture;
+
+    #[test]
+    fn a_rule_is_a_test_and_a_doubt_skips_it() {
+        let xml = junit(&Fixture::sick().three_ranks());
+        assert_eq!(xml.matches("<testsuite ").count(), 3, "{xml}");
+        for said in [
+            r#"<testcase name="AMP101 activation-near-overflow" classname="ampdoctor"/>"#,
+            r#"<skipped message="The learning rate is not known; call `doctor.lr`."/>"#,
+            r#"<failure message="error in fc, operator linear, since step 1">"#,
+            "Change: Keep the layer in FP32.",
+            r#"<error message="#,
+        ] {
+            assert!(xml.contains(said), "{said}\n{xml}");
+        }
+        assert_eq!(xml, junit(&Fixture::sick().three_ranks()), "the same bytes");
+    }
+
+    #[test]
+    fn a_run_that_could_not_be_judged_does_not_pass() {
+        let xml = junit(&Run::empty());
+        assert!(xml.contains(r#"tests="1" skipped="0" failures="0" errors="1""#), "{xml}");
+        assert!(xml.contains(r#"<error message="could not tell: no step was recorded."#), "{xml}");
+    }
+
+    #[test]
+    fn what_is_only_worth_knowing_fails_no_test() {
+        let xml = junit(&Fixture::sick().run());
+        assert!(xml.contains(r#"<testcase name="AMP303 scale-floor" classname="ampdoctor"/>"#), "{xml}");
+    }
+}

@@ -33,7 +33,13 @@ const WORDS: [(&str, &str); 9] = [
     ("abs", "magnitude"),
 ];
 
-/// One number of evidence for people: `largest magnitude = 6.104e-5`; a share is a percentage, and a loss scale also a power of two.
+/// One number of evidence for people, its name and its value: `largest magnitude`, `6.104e-5`. A share is a percentage, and a loss scale also a power
+/// of two.
+pub fn evidence_words(evidence: &Evidence) -> (String, String) {
+    (label(evidence.name), value(evidence))
+}
+
+/// The same in one: `largest magnitude = 6.104e-5`.
 pub fn evidence_text(evidence: &Evidence) -> String {
     format!("{} = {}", label(evidence.name), value(evidence))
 }

@@ -32,7 +32,7 @@ pub use compare::{
     COMPARE_SCHEMA_VERSION, Comparison, FindingChanges, Judgement, LayerChange, LayerState, LossAtEnd, Outcome,
     SettingChange, compare_json, compare_text,
 };
-pub use evidence::evidence_text;
+pub use evidence::{evidence_text, evidence_words};
 pub use json::{SCHEMA_VERSION, json};
 pub use layers::{LayerMagnitudes, Magnitudes, Quantity, layer_magnitudes};
 pub use layout::Layout;

@@ -6,11 +6,11 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::findings::{follower, place, steps};
-use super::number::{grouped, magnitude};
 use super::page::{self, heading};
 use super::wrap::labelled;
 use super::{View, theme::Theme};
-use crate::rules::{Finding, Value};
+use crate::report::evidence_words;
+use crate::rules::Finding;
 use crate::tui::state::same_finding;
 use crate::tui::ui::Extent;
 
@@ -57,10 +57,10 @@ fn text(finding: &Finding, width: usize, theme: Theme) -> Vec<Line<'static>> {
         lines.extend(finding.consequences.iter().map(|f| follower(f, "  ", theme)));
     }
     lines.extend([Line::default(), heading("The numbers it stands on")]);
-    let longest = finding.evidence.iter().map(|e| e.name.len()).max().unwrap_or(0);
-    for evidence in &finding.evidence {
-        let label = format!("  {:<longest$}  ", evidence.name);
-        lines.extend(labelled(&label, theme.dim(), &value(&evidence.value), width));
+    let words: Vec<(String, String)> = finding.evidence.iter().map(evidence_words).collect();
+    let longest = words.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    for (label, value) in &words {
+        lines.extend(labelled(&format!("  {label:<longest$}  "), theme.dim(), value, width));
     }
     lines.extend([Line::default()]);
     lines.extend(labelled(
@@ -70,13 +70,4 @@ fn text(finding: &Finding, width: usize, theme: Theme) -> Vec<Line<'static>> {
         width,
     ));
     lines
-}
-
-/// A value of evidence, for people.
-pub fn value(value: &Value) -> String {
-    match value {
-        Value::Number(x) => magnitude(*x),
-        Value::Count(n) => grouped(*n),
-        Value::Text(text) => text.clone(),
-    }
 }

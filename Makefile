@@ -64,9 +64,9 @@ corpus: build ## judge the doctor on faulty and on healthy runs, into docs/diagn
 fixtures: build ## renew fixtures/corpus, the small recordings that `make test` replays
 	@$(PYTHON) probes/trainer/corpus --bin "$(BIN)" --fixtures fixtures/corpus
 
-bench: build ## what the doctor costs, and how fast the scan is
+bench: build ## what the doctor costs, and how fast the scan is, into docs/overhead.md
 	cargo bench --bench scan
-	$(WITH_TORCH) "$(BIN)/ampdoctor-bench"
+	$(WITH_TORCH) "$(BIN)/ampdoctor-bench" --page docs/overhead.md
 
 docs: build ## the documentation of the API, in target/doc
 	cargo doc --release --workspace --no-deps

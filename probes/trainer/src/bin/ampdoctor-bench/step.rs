@@ -10,15 +10,20 @@ use tch::{Device, Tensor};
 use crate::clock::{Took, median, time};
 use crate::models::Shape;
 
-/// What stands above the lines.
-pub(crate) const HEADER: &str = "A step with the doctor against the same step without; FP32, Adam, one thread\n\
-    shape        doctor    CPU ratio [least to most]   fastest wall   it says   ms a step   to reach";
+/// The titles of the columns.
+pub(crate) const TITLES: &[&str] =
+    &["shape, doctor", "CPU ratio", "least", "most", "fastest step", "it says", "ms a step", "to reach"];
 
 /// A contestant runs about this long in each round, and long enough for a budget to space its full steps.
 const TURN_SECONDS: f64 = 3.0;
 const TURN_STEPS: std::ops::RangeInclusive<usize> = 40..=200;
 /// Steps before the clock runs: the caches warm, and the budget finds its spacing.
 const WARM_UP: usize = 2;
+
+/// About how long [`measure`] takes on a machine of its own.
+pub(crate) fn seconds(rounds: u32) -> u32 {
+    (TURN_SECONDS * 1.1) as u32 * rounds * Contestant::ALL.len() as u32
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contestant {
@@ -42,12 +47,13 @@ impl Contestant {
         }
     }
 
-    fn target(self) -> &'static str {
+    /// The ratio of processor time to reach.
+    fn target(self, shape: &Shape) -> Option<f64> {
         match self {
-            Self::None | Self::Control => "",
-            Self::Off => "1.00",
-            Self::Default => "1.02 to 1.03",
-            Self::Full => "at most 1.30",
+            Self::None | Self::Control => None,
+            Self::Off => Some(1.00),
+            Self::Default => Some(1.02),
+            Self::Full => Some(shape.full_target),
         }
     }
 
@@ -65,8 +71,8 @@ impl Contestant {
     }
 }
 
-/// The lines for one shape.
-pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<String>> {
+/// The rows for one shape.
+pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<Vec<String>>> {
     tch::manual_seed(1);
     let vs = nn::VarStore::new(Device::Cpu);
     let mut bench = Bench {
@@ -89,7 +95,7 @@ pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<String>> {
     Ok(Contestant::ALL
         .iter()
         .enumerate()
-        .map(|(index, &who)| line(shape.name, who, &column(&turns, index), &column(&turns, 0)))
+        .map(|(index, &who)| row(shape, who, &column(&turns, index), &column(&turns, 0)))
         .collect())
 }
 
@@ -163,19 +169,21 @@ fn column(turns: &[Vec<Turn>], index: usize) -> Vec<Turn> {
     turns.iter().map(|round| round[index]).collect()
 }
 
-fn line(shape: &str, who: Contestant, turns: &[Turn], alone: &[Turn]) -> String {
+fn row(shape: &Shape, who: Contestant, turns: &[Turn], alone: &[Turn]) -> Vec<String> {
     let ratios: Vec<f64> = turns.iter().zip(alone).map(|(turn, alone)| turn.cpu / alone.cpu).collect();
     let (least, most) = extremes(&ratios);
     let fastest = |turns: &[Turn]| turns.iter().map(|turn| turn.fastest).fold(f64::INFINITY, f64::min);
-    format!(
-        "{shape:12} {:10}    {:5.3} [{least:5.3} to {most:5.3}]          {:5.3}     {:5.3}    {:8.2}   {}",
-        who.name(),
-        median(ratios),
-        fastest(turns) / fastest(alone),
-        1.0 + median(turns.iter().map(|turn| turn.told).collect()),
-        1e3 * median(turns.iter().map(|turn| turn.cpu).collect()),
-        who.target(),
-    )
+    let ratio = |x: f64| format!("{x:.3}");
+    vec![
+        format!("{}, {}", shape.name, who.name()),
+        ratio(median(ratios)),
+        ratio(least),
+        ratio(most),
+        ratio(fastest(turns) / fastest(alone)),
+        ratio(1.0 + median(turns.iter().map(|turn| turn.told).collect())),
+        format!("{:.2}", 1e3 * median(turns.iter().map(|turn| turn.cpu).collect())),
+        who.target(shape).map_or(String::new(), |target| format!("{target:.2}")),
+    ]
 }
 
 fn extremes(values: &[f64]) -> (f64, f64) {

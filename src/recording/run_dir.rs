@@ -96,6 +96,17 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_was_set_back_overwrites_no_run() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let hour = std::time::Duration::from_secs(3600);
+        let made = |now| new_run_dir(parent.path(), "x", now).expect("a run directory");
+        let before_1970 = UNIX_EPOCH - hour;
+        let dirs = [made(UNIX_EPOCH + hour), made(UNIX_EPOCH), made(before_1970), made(UNIX_EPOCH + hour)];
+        let expected = ["19700101-010000-x", "19700101-000000-x", "19700101-000000-x-2", "19700101-010000-x-2"];
+        assert_eq!(dirs, expected.map(|name| parent.path().join(name)));
+    }
+
+    #[test]
     fn every_rank_of_an_old_run_makes_room_and_none_is_lost() {
         let run = tempfile::tempdir().expect("a folder");
         for rank in ["rank-0.amprec", "rank-1.amprec"] {

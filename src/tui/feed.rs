@@ -256,6 +256,15 @@ mod tests {
         assert_eq!(steps, 600);
     }
 
+    #[test]
+    fn a_recording_from_the_future_is_new_and_not_stale() {
+        let dir = tempfile::tempdir().expect("a folder");
+        write_as(dir.path(), &run_info("r"), 3);
+        let file = std::fs::File::options().write(true).open(dir.path().join("rank-0.amprec")).expect("recorded");
+        file.set_modified(SystemTime::now() + Duration::from_secs(3600)).expect("made of the future");
+        assert_eq!(Feed::new(dir.path()).poll().remove(0).age, Duration::ZERO);
+    }
+
     /// What the run seemed to do after each look at an old recording whose process is gone, until all of it was read.
     fn states_of_an_old_recording(write: impl FnOnce(&Path)) -> Vec<RunState> {
         let dir = tempfile::tempdir().expect("a folder");

@@ -2,6 +2,7 @@
 
 mod observed;
 
+use std::hash::{Hash, Hasher};
 use std::sync::Mutex;
 
 use ampdoctor::observation::NoteKind;
@@ -125,6 +126,64 @@ fn a_doctor_that_cannot_record_is_inert() {
     let report = doctor.finish();
     assert!(report.recording().is_none());
     assert!(report.diagnose().unwrap().is_none());
+}
+
+#[test]
+fn a_run_directory_that_is_removed_costs_the_recording_and_nothing_else() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let vs = store(1);
+    let mut doctor = Doctor::builder().every(1).run(dir.path()).attach(&vs);
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    assert!(train(&vs, Some(&mut doctor)) == unobserved());
+    let report = doctor.finish();
+    assert_eq!((report.recording(), report.steps()), (None, 10));
+    let failure = report.failure().expect("the recording is gone").to_string();
+    assert!(failure.contains(&dir.path().display().to_string()), "{failure}");
+}
+
+/// Where the process with the limit records.
+const LIMITED_RUN: &str = "AMPDOCTOR_TEST_LIMITED_RUN";
+
+/// Not a test: the training of a process that may write few bytes to a file.
+#[test]
+#[ignore = "started by the test below"]
+fn the_training_with_a_limit() {
+    let Some(run) = std::env::var_os(LIMITED_RUN) else { return };
+    let vs = store(1);
+    let mut doctor = Doctor::builder().every(1).run(&run).attach(&vs);
+    let trained = digest(&train(&vs, Some(&mut doctor)));
+    let failure = doctor.finish().failure().map(ToString::to_string);
+    println!("\ntrained: {trained:016x}; failure: {}", failure.unwrap_or_default());
+}
+
+fn digest(fingerprint: &Fingerprint) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    fingerprint.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_disk_that_takes_no_more_ends_the_recording_and_nothing_else() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 16; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "the_training_with_a_limit"])
+        .env(LIMITED_RUN, dir.path())
+        .output()
+        .unwrap();
+    let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{warned}");
+    let expected = format!("trained: {:016x}; failure: ", digest(&unobserved()));
+    let line = said.lines().find(|line| line.starts_with("trained: ")).expect("the training came to its end");
+    assert!(line.starts_with(&expected), "{line}, not {expected}");
+    assert!(line.contains("File too large"), "{line}");
+    assert!(warned.contains("File too large"), "said once where nobody asks the report: {warned}");
+    let run = Run::read(dir.path());
+    assert!(!run.ended && run.steps.len() < 10, "what was written before is there: {} steps", run.steps.len());
 }
 
 #[test]

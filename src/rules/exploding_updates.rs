@@ -183,11 +183,27 @@ fn explosion<'a>(aggregate: &'a Aggregate, at: usize, limits: &'a Limits) -> Opt
     if before.len() as u64 >= limits.count(&FEWEST_BEFORE) {
         let usual = median(before.into_iter())?;
         let jumped = ratio >= limits.of(&JUMP) * usual && ratio >= limits.of(&UNHEARD_OF) * step.highest_before;
-        return jumped.then(|| Explosion { limits, at, step, ratio, before: Some((&steps[at - 1], usual)) });
+        let last = before_a_rise(aggregate, at, limits).unwrap_or(&steps[at - 1]);
+        return jumped.then_some(Explosion { limits, at, step, ratio, before: Some((last, usual)) });
+    }
+    if let Some((last, usual)) = before_a_rise(aggregate, at, limits).and_then(|s| Some((s, s.energy_ratio?)))
+        && ratio >= limits.of(&LARGE).max(limits.of(&JUMP) * usual)
+    {
+        return Some(Explosion { limits, at, step, ratio, before: Some((last, usual)) });
     }
     // What the window has lost of its beginning is no beginning of the run.
     let is_beginning = aggregate.weights.stepped <= Weights::WINDOW as u64;
     (is_beginning && ratio >= limits.of(&LARGE)).then_some(Explosion { limits, at, step, ratio, before: None })
+}
+
+/// The last step before the latest gap between scanned steps, where the learning rate rose in that gap: the steps after it, scanned because something
+/// was not finite, have the new rate already.
+fn before_a_rise<'a>(aggregate: &'a Aggregate, at: usize, limits: &Limits) -> Option<&'a WeightStep> {
+    let steps = &aggregate.weights.steps;
+    let now = steps.get(at)?.lr?;
+    let last = (at.saturating_sub(BEFORE)..at).rev().find(|&i| steps[i + 1].step > steps[i].step + 1)?;
+    let last = &steps[last];
+    last.lr.is_some_and(|lr| lr > 0.0 && now > limits.of(&GOES_ON) * lr).then_some(last)
 }
 
 impl Explosion<'_> {

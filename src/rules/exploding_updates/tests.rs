@@ -1,3 +1,4 @@
+use crate::observation::Tier;
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
 use crate::rules::silence::{diagnose, found};
 use crate::rules::{Finding, Severity};
@@ -77,6 +78,33 @@ fn from_the_first_step_on_the_learning_rate_to_use_is_named() {
     let f = only(&run);
     assert_eq!(f.onset_step, 0);
     assert!(f.remedy.text.contains("from 0.100 to about 0.002"), "{}", f.remedy.text);
+}
+
+#[test]
+fn a_rate_that_rose_between_two_scanned_steps_is_the_one_to_go_back_to() {
+    // Every tenth step is scanned; the rate rises in between, and the loss that is not finite has the steps after it scanned.
+    for scanned in [2, 6] {
+        let mut run = Scenario::new();
+        run.steps(10 * scanned, |s, i| {
+            if i % 10 == 0 {
+                step(s, i, 1.0 + noise(i), 3e-3, 1.0, Some(1e-3));
+            } else {
+                s.loss(1.0 + noise(i)).lr(1e-3).tier(Tier::Off);
+            }
+        });
+        let risen = 10 * scanned + 2;
+        run.steps(5, |s, i| {
+            if i < risen {
+                s.loss(2.0 + noise(i)).lr(1e27).tier(Tier::Off);
+            } else {
+                step(s, i, f64::NAN, if i == risen { 0.0 } else { 0.3 }, 1.0, Some(1e27));
+            }
+        });
+        let d = diagnose(&run);
+        let f = d.findings().iter().find(|f| f.code == "AMP403").expect("found");
+        assert!(f.explanation.contains("rose there from 0.001 to 1.00e27"), "{scanned}: {}", f.explanation);
+        assert_eq!(f.remedy.settings().as_deref(), Some("lr = 0.001"), "{scanned}");
+    }
 }
 
 #[test]

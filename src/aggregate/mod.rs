@@ -1,6 +1,7 @@
 //! A run in bounded memory, whatever its length.
 
 mod averages;
+mod coverage;
 mod descent;
 mod judged;
 mod largest;
@@ -19,6 +20,7 @@ mod unscaled;
 mod weights;
 
 pub use averages::{Average, AverageStep, Averages};
+pub use coverage::{Coverage, SeenLayer, SeenParameter};
 pub use judged::Judged;
 pub use largest::Largest;
 pub(crate) use losses::median;

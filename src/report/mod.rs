@@ -5,6 +5,7 @@
 
 mod brief;
 mod compare;
+mod coverage;
 mod evidence;
 #[cfg(test)]
 mod fixture;

@@ -5,7 +5,7 @@ use super::evidence::evidence_lines;
 use super::number::{bytes, percent, readable};
 use super::policy::{policy_text, unmatched_text, unused_text};
 use super::whatif::section;
-use super::{Attributed, Layout, Rank, Run, rounding, shadows};
+use super::{Attributed, Layout, Rank, Run, coverage, rounding, shadows};
 use crate::rules::{Doubt, Finding, Health, Omitted};
 
 /// The text report of a run.
@@ -72,6 +72,7 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
     let mut out = layout.wrap("", "  ", &parts.join(", "));
     out.extend(rounding::recent(rank, layout));
     out.extend(shadows::summary(rank, layout));
+    out.extend(coverage::text(rank, layout));
     for line in endings(rank) {
         out.push_str(&layout.wrap("  ", "  ", &line));
     }

@@ -1,6 +1,7 @@
 // Tensors as plain C structs.
 #include "describe.h"
 
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
@@ -31,9 +32,27 @@ const at::Tensor& host_copy(const at::Tensor& t) {
   return copies.back();
 }
 
+bool is_coordinates(const at::Tensor& t) { return t.layout() == at::kSparse; }
+
+// The values of a sparse tensor, without calling an operator.
+at::Tensor stored_values(const at::Tensor& t) { return static_cast<const at::SparseTensorImpl*>(t.unsafeGetTensorImpl())->values(); }
+
+// A sparse tensor that has each place once, kept for this call.
+at::Tensor coalesced(const at::Tensor& t) {
+  at::DisableRecordFunctionGuard silent;
+  at::NoGradGuard no_grad;
+  copies.push_back(t.detach().coalesce());
+  return copies.back();
+}
+
 }  // namespace
 
 namespace ampdoctor {
+
+c10::StorageImpl* storage_of(const at::Tensor& t) {
+  if (is_coordinates(t)) return storage_of(stored_values(t));
+  return t.unsafeGetTensorImpl()->has_storage() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
 
 bool is_tracked(const at::Tensor& t) {
   if (!t.requires_grad()) return false;
@@ -45,6 +64,33 @@ bool is_tracked(const at::Tensor& t) {
   }
 }
 
+namespace {
+
+uint32_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : static_cast<uint32_t>(t._version()); }
+
+// The memory of the values of a sparse tensor, and what autograd knows of the tensor itself.
+bool describe_values(const at::Tensor& t, ampd_tensor* out, bool with_data) {
+  const uint8_t trainable = out->trainable, tracked = out->tracked;
+  // Sizes are borrowed from it.
+  copies.push_back(stored_values(t));
+  const at::Tensor values = copies.back();
+  if (!describe(values, out, with_data)) return false;
+  out->trainable = trainable;
+  out->tracked = tracked;
+  out->version = version_of(t);
+  return true;
+}
+
+}  // namespace
+
+bool describe_gradient(const at::Tensor& gradient, ampd_tensor* out) {
+  if (!gradient.defined() || !is_coordinates(gradient)) return describe(gradient, out, true);
+  if (!describe(coalesced(gradient), out, true)) return false;
+  out->storage = reinterpret_cast<uintptr_t>(storage_of(gradient));
+  out->version = version_of(gradient);
+  return true;
+}
+
 bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
   std::memset(out, 0, sizeof(*out));
   out->dtype = AMPD_OTHER;
@@ -52,10 +98,11 @@ bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
   out->dtype = dtype_of(t);
   out->trainable = t.requires_grad();
   out->tracked = is_tracked(t);
+  if (is_coordinates(t)) return describe_values(t, out, with_data);
   const auto* impl = t.unsafeGetTensorImpl();
   if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
-  out->storage = reinterpret_cast<uintptr_t>(t.storage().unsafeGetStorageImpl());
-  out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
+  out->storage = reinterpret_cast<uintptr_t>(storage_of(t));
+  out->version = version_of(t);
   const at::Tensor* readable = &t;
   if (!t.is_cpu()) {
     if (t.is_meta()) return true;
@@ -87,7 +134,7 @@ int ampd_describe(const void* tensor, ampd_tensor* out) {
 int ampd_describe_gradient(const void* tensor, ampd_tensor* out) {
   try {
     const at::Tensor& gradient = static_cast<const at::Tensor*>(tensor)->grad();
-    return ampdoctor::describe(gradient, out, true);
+    return ampdoctor::describe_gradient(gradient, out);
   } catch (...) {
     return 0;
   }
@@ -107,8 +154,7 @@ int ampd_gradient_content(const void* tensor, uintptr_t* storage, uint32_t* vers
 
 uintptr_t ampd_storage(const void* tensor) {
   const auto* t = static_cast<const at::Tensor*>(tensor);
-  if (!t->defined() || !t->unsafeGetTensorImpl()->has_storage()) return 0;
-  return reinterpret_cast<uintptr_t>(t->unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  return t->defined() ? reinterpret_cast<uintptr_t>(ampdoctor::storage_of(*t)) : 0;
 }
 
 uintptr_t ampd_identity(const void* tensor) {

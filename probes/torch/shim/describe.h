@@ -11,7 +11,16 @@ namespace ampdoctor {
 bool is_tracked(const at::Tensor& tensor);
 
 // Fills `out`; false where the tensor is undefined. `with_data` copies a device's tensor to the host, until release_copies().
+//
+// Of a sparse tensor in coordinate form it is the stored values that are described: what is not stored is zero, and not counted. They are as they lie, where a place
+// may be stored several times, each with a part of its value.
 bool describe(const at::Tensor& tensor, ampd_tensor* out, bool with_data);
+
+// The same of a gradient: a sparse one has each place once, as an optimizer sees it.
+bool describe_gradient(const at::Tensor& gradient, ampd_tensor* out);
+
+// The storage of a tensor, or of the values of a sparse one; null where there is none.
+c10::StorageImpl* storage_of(const at::Tensor& tensor);
 
 // Lets go of what this thread copied to the host.
 void release_copies();

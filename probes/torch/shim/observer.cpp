@@ -77,7 +77,7 @@ struct Watch {
 
   void remember(const at::Tensor& t) {
     const std::lock_guard<std::mutex> lock(remembering);
-    remembered.push_back(t.storage().getWeakStorageImpl());
+    remembered.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(ampdoctor::storage_of(t)));
   }
   void forget() {
     const std::lock_guard<std::mutex> lock(remembering);
@@ -219,7 +219,7 @@ void add_hook(const Observer& observer, const at::Tensor& output, uint64_t token
     try {
       const at::Tensor gradient(base);
       ampd_tensor described;
-      if (!describe(gradient, &described, true)) return;
+      if (!ampdoctor::describe_gradient(gradient, &described)) return;
       fail_if_planted(AMPD_IN_GRADIENT);
       ampd_on_gradient(attachment->handle, token, &described);
     } catch (const std::exception& e) {

@@ -35,10 +35,12 @@
 //! ```
 //!
 //! A loop without a scaler (`opt.backward_step(&loss)`) works the same. The recording goes to `$AMPDOCTOR_RUN`, or to a new directory under
-//! `ampdoctor-runs/`; look at it with `ampdoctor watch`, judge it with `ampdoctor check`. [`Doctor::builder`] sets how closely it watches.
+//! `ampdoctor-runs/`; look at it with `ampdoctor watch`, judge it with `ampdoctor check`. [`Doctor::builder`] sets how closely it watches;
+//! where it does not, `$AMPDOCTOR_SAMPLING` may: `every:1`, `budget:0.05` or `off`. `AMPDOCTOR=off` leaves the doctor out altogether.
 
 mod autocast;
 mod doctor;
+mod environment;
 mod events;
 mod loss;
 mod masters;

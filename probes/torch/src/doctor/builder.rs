@@ -6,29 +6,29 @@ use std::sync::{Arc, Mutex};
 
 use ampdoctor::observation::{RunInfo, Sampling};
 use ampdoctor::recording::Recorder;
+use tch::Tensor;
 use tch::nn::{VarStore, Variables};
 
 use super::{Active, Doctor};
+use crate::environment;
 use crate::observer::{self, Attachment, Observer};
-use crate::run_dir;
+use crate::run_dir::{self, RunDir};
 use crate::sampling::Sampler;
 
 /// Share of the step time that the probe may take where nothing else was asked for.
 const DEFAULT_BUDGET: f64 = 0.02;
 
 /// How a [`Doctor`] watches, before it is attached.
-#[derive(Clone, Debug)]
+///
+/// What is not set here, `AMPDOCTOR_RUN` and `AMPDOCTOR_SAMPLING` (`every:1`, `budget:0.05`, `off`) of the environment may set; `AMPDOCTOR=off` leaves the
+/// doctor out whatever is set.
+#[derive(Clone, Debug, Default)]
 pub struct DoctorBuilder {
     run: Option<PathBuf>,
-    sampling: Sampling,
+    /// Where the program has said something of it.
+    sampling: Option<Sampling>,
     command: Option<Vec<String>>,
     rank: Option<u32>,
-}
-
-impl Default for DoctorBuilder {
-    fn default() -> Self {
-        Self { run: None, sampling: Sampling::Budget(DEFAULT_BUDGET), command: None, rank: None }
-    }
 }
 
 impl DoctorBuilder {
@@ -40,15 +40,15 @@ impl DoctorBuilder {
 
     /// Scans every tensor at every `n`-th step, whatever it costs; 1 misses nothing. 0 is taken as 1.
     pub fn every(mut self, n: u64) -> Self {
-        self.sampling = Sampling::Every(n.max(1));
+        self.sampling = Some(Sampling::Every(n.max(1)));
         self
     }
 
     /// Spaces full steps so that the probe takes at most this share of the step time, for instance 0.02. What is no share between 0 and
     /// 1 leaves the default.
     pub fn budget(mut self, share: f64) -> Self {
-        if share > 0.0 && share <= 1.0 {
-            self.sampling = Sampling::Budget(share);
+        if environment::is_share(share) {
+            self.sampling = Some(Sampling::Budget(share));
         } else {
             eprintln!("ampdoctor: a budget is a share of the step time between 0 and 1, not {share}; it stays at 2 %");
         }
@@ -57,7 +57,7 @@ impl DoctorBuilder {
 
     /// Scans nothing: only loss, loss scale and what our own scaler reports are recorded.
     pub fn off(mut self) -> Self {
-        self.sampling = Sampling::Off;
+        self.sampling = Some(Sampling::Off);
         self
     }
 
@@ -83,6 +83,9 @@ impl DoctorBuilder {
     /// FP32 copies of a model need no store of their own here: [`MasterWeights`](crate::MasterWeights) tells the doctor of them, and they are seen under the
     /// model's names, in FP32.
     pub fn attach_all(self, stores: &[&VarStore]) -> Doctor {
+        if environment::is_off() {
+            return Doctor { active: None };
+        }
         let stores = stores.iter().map(|vs| vs.variables_.clone()).collect();
         let attached = catch_unwind(AssertUnwindSafe(|| self.activate(stores)))
             .unwrap_or_else(|_| Err("a panic while attaching".into()));
@@ -95,22 +98,38 @@ impl DoctorBuilder {
         }
     }
 
+    /// Attaches the doctor to plain tensors, which are in no VarStore, under the names given: `fc1.weight` is the weight of layer `fc1`.
+    ///
+    /// Those that require a gradient now are the parameters, the others are buffers. A tensor is followed as long as it is changed in place; one that
+    /// takes its place (`w = w - grad * lr`) is another tensor.
+    pub fn attach_tensors(self, tensors: &[(&str, &Tensor)]) -> Doctor {
+        let vs = VarStore::new(tensors.first().map_or(tch::Device::Cpu, |(_, tensor)| tensor.device()));
+        for (name, tensor) in tensors {
+            let mut parts: Vec<&str> = name.split('.').collect();
+            let own = parts.pop().unwrap_or_default();
+            let layer = parts.into_iter().fold(vs.root(), |path, part| path / part);
+            let _ = layer.add(own, tensor.shallow_clone(), tensor.requires_grad());
+        }
+        self.attach(&vs)
+    }
+
     fn activate(self, stores: Vec<Arc<Mutex<Variables>>>) -> Result<Active, String> {
         if Observer::thread_is_observed() {
             return Err("another doctor is attached on this thread; give both VarStores to one with \
                         Doctor::builder().attach_all(&[&a, &b])"
                 .into());
         }
-        let sampler = Sampler::new(self.sampling);
+        let sampling = self.sampling.or_else(environment::sampling).unwrap_or(Sampling::Budget(DEFAULT_BUDGET));
+        let sampler = Sampler::new(sampling);
         let attachment = Arc::new(Attachment::new(stores, sampler.first()));
-        let dir = self.run.clone().map_or_else(run_dir::default_dir, Ok)?;
-        let info = self.run_info(&attachment, &dir);
-        let recorder = Recorder::create(&dir, &info).map_err(|e| e.to_string())?;
+        let dir = RunDir::claim(self.run.clone().map_or_else(run_dir::default_dir, Ok)?);
+        let info = self.run_info(&attachment, dir.path(), sampling);
+        let recorder = Recorder::create(dir.path(), &info).map_err(|e| e.to_string())?;
         let observer = Observer::install(&attachment).ok_or("LibTorch refused the observer")?;
-        Ok(Active::new(attachment, observer, recorder, sampler, self.sampling))
+        Ok(Active::new(attachment, observer, recorder, dir, sampler, sampling))
     }
 
-    fn run_info(&self, attachment: &Attachment, dir: &Path) -> RunInfo {
+    fn run_info(&self, attachment: &Attachment, dir: &Path, sampling: Sampling) -> RunInfo {
         RunInfo {
             name: dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned()),
             command: self
@@ -124,7 +143,7 @@ impl DoctorBuilder {
             framework: observer::framework(),
             device: attachment.device(),
             threads: u32::try_from(tch::get_num_threads()).unwrap_or(0),
-            sampling: self.sampling,
+            sampling,
             parameters: attachment.parameters(),
         }
     }

@@ -35,6 +35,11 @@ impl Doctor {
         Self::builder().attach(vs)
     }
 
+    /// Attaches a doctor to plain tensors that are in no VarStore, with the default settings; see [`DoctorBuilder::attach_tensors`].
+    pub fn attach_tensors(tensors: &[(&str, &Tensor)]) -> Self {
+        Self::builder().attach_tensors(tensors)
+    }
+
     /// Settings other than the default ones.
     pub fn builder() -> DoctorBuilder {
         DoctorBuilder::default()

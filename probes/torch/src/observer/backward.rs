@@ -62,7 +62,10 @@ impl State {
         op.tensors().iter().any(|t| {
             t.storage != 0
                 && (self.params.find(t.storage).is_some()
-                    || self.params.iter().any(|p| tensor::gradient(&p.tensor).is_some_and(|g| g.storage == t.storage)))
+                    || self
+                        .params
+                        .iter()
+                        .any(|p| tensor::gradient_content(&p.tensor).is_some_and(|g| g.storage == t.storage)))
         })
     }
 

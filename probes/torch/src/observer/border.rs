@@ -251,6 +251,12 @@ pub(crate) mod tensor {
         (defined != 0).then_some(content)
     }
 
+    /// Lets go of the host's copies of what was described.
+    pub(crate) fn release_copies() {
+        // SAFETY: frees what no description is used of any more.
+        unsafe { super::ampd_release_copies() };
+    }
+
     /// The address of its storage; 0 where there is none.
     pub(crate) fn storage(tensor: &Tensor) -> usize {
         // SAFETY: as above.

@@ -84,7 +84,9 @@ impl State {
         for t in op.tensors() {
             let known = self.flow.get(&t.storage).copied();
             let Some(flow) = known.filter(|f| f.layer == INPUT && !f.scanned) else { continue };
-            let (Some(dtype), Some(stats)) = (t.dtype(), self.scan(t)) else { continue };
+            // Labels may lie where data lay that is gone; they are nothing that is scanned.
+            let Some(dtype) = t.dtype() else { continue };
+            let Some(stats) = self.scan(t) else { continue };
             let found = stats.non_finite() > 0;
             let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
             entry.operator = self.data_name(flow, dtype).to_owned();

@@ -6,7 +6,7 @@ use ampdoctor::observation::{ScalerConfig, ScalerEvent};
 use ampdoctor::scan::{Stats, scan};
 
 use super::averages::Averages;
-use super::border::{Content, RawOp, RawTensor};
+use super::border::{Content, RawOp, RawTensor, tensor};
 use super::foreign::ForeignScaler;
 use super::integers::Inexact;
 use super::layers::{LayerId, Layers};
@@ -201,6 +201,7 @@ impl State {
             self.scan_gradients();
         }
         self.scan_changed_params();
+        tensor::release_copies();
     }
 
     /// Scans a tensor, or counts it among those that could not be.
@@ -208,7 +209,7 @@ impl State {
         let Some(view) = t.view() else {
             self.unscanned += 1;
             self.blind_spots.insert(
-                "some tensors cannot be read (sparse, quantised, nested or without memory of their own): \
+                "some tensors cannot be read (sparse in rows or blocks, quantised, nested or without memory of their own): \
                  they are not in the statistics"
                     .into(),
             );

@@ -332,7 +332,7 @@ fn largest_unscaled(site: &SiteSummary, outliers: &Outliers, gives_way: bool) ->
 /// Whether the scale falls where gradients overflow: it is neither static nor held at its floor.
 fn gives_way(aggregate: &Aggregate) -> bool {
     Scaling::of(aggregate) != Scaling::Static
-        && !aggregate.scale_dynamics.held_at_floor.is_some_and(|(_, skips)| skips >= HELD)
+        && aggregate.scale_dynamics.held_at_floor.is_none_or(|(_, skips)| skips < HELD)
 }
 
 /// The samples in which a part of the tensor became infinite by itself.

@@ -160,7 +160,8 @@ Exit status:
   0  healthy: observed, and nothing found that is at least a warning
   1  findings: at least one warning or error
   2  wrong usage, or nothing could be read, or the report could not be written
-  3  could not tell: not enough was observed
+  3  could not tell: too little was observed, or nothing was found and the run
+     did not end in order: it was killed, it panicked, or it still goes on
   4  the command failed; its own status is printed, and the findings up to then
 
 Examples:

@@ -117,8 +117,17 @@ fn unknown(run: &Run<'_>, place: &str) -> String {
         format!("not enough was observed; see {place}.")
     } else if run.ranks.iter().any(Rank::is_damaged) {
         format!("nothing was found in what could be read, but a part of the recording was lost; see {place}.")
-    } else {
+    } else if let Some(rank) = run.ranks.iter().find(|rank| rank.panicked()) {
+        format!("nothing was found in {}, and then the run ended in a panic.", counted(rank.steps(), "step"))
+    } else if run.ranks.iter().any(Rank::ended_early) {
         format!("nothing was found up to where the recording ended early; see {place}.")
+    } else {
+        let steps = run.ranks.iter().filter(|rank| !rank.ended_in_order()).map(Rank::steps).min().unwrap_or(0);
+        format!(
+            "nothing was found in {}, and the recording has no end: the run was killed, or it still goes on. Judge it when it has ended; `ampdoctor watch RUN` \
+             follows one that goes on.",
+            counted(steps, "step")
+        )
     };
     format!("could not tell: {why}")
 }

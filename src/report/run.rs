@@ -71,12 +71,17 @@ impl<'a> Rank<'a> {
     }
 
     /// The verdict on this rank: findings stay findings, but where a part of the recording is lost nobody knows what stood there,
-    /// and nothing found is then no health. A run that was killed, and whose last record is not whole, has lost nothing.
+    /// and nothing found is then no health. Nor is it in a run that panicked, was killed, or goes on: what comes after its last step is not known.
     pub fn verdict(&self) -> Health {
         match self.health {
-            Health::Healthy if self.is_damaged() || self.ended_early() => Health::Unknown,
+            Health::Healthy if self.is_damaged() || !self.ended_in_order() => Health::Unknown,
             health => health,
         }
+    }
+
+    /// Whether the run ended in a panic.
+    pub fn panicked(&self) -> bool {
+        self.aggregate.end.as_ref().is_some_and(|end| end.reason == EndReason::Panicked)
     }
 
     /// Whether a part of the recording could not be read, other than a last record that is not whole.
@@ -229,6 +234,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
+    use crate::observation::{End, Record};
 
     static NOBODYS: LazyLock<Policy> = LazyLock::new(Policy::default);
 
@@ -248,9 +254,30 @@ mod tests {
         }
     }
 
+    /// What is known of a run that ended so.
+    fn ended(reason: EndReason) -> Aggregate {
+        let mut aggregate = Aggregate::default();
+        aggregate.apply(Record::End(End { steps: 20, dropped_steps: 0, reason }));
+        aggregate
+    }
+
+    #[test]
+    fn a_run_that_was_killed_or_panicked_passes_no_gate_and_one_that_ended_in_order_does() {
+        let verdict = |aggregate: &Aggregate, health| Run::single(rank(aggregate, health)).health();
+        for (reason, expected) in [
+            (EndReason::Finished, Health::Healthy),
+            (EndReason::Dropped, Health::Healthy),
+            (EndReason::Panicked, Health::Unknown),
+        ] {
+            assert_eq!(verdict(&ended(reason), Health::Healthy), expected, "{reason:?}");
+            assert_eq!(verdict(&ended(reason), Health::Findings), Health::Findings);
+        }
+        assert_eq!(verdict(&Aggregate::default(), Health::Healthy), Health::Unknown, "killed, or still going on");
+    }
+
     #[test]
     fn what_is_lost_makes_health_unknown_and_leaves_findings_findings() {
-        let aggregate = Aggregate::default();
+        let (aggregate, endless) = (ended(EndReason::Finished), Aggregate::default());
         let (mut damaged, mut cut) = (Integrity::default(), Integrity::default());
         damaged.damage_count = 1;
         cut.tail_bytes = 7;
@@ -259,8 +286,9 @@ mod tests {
             let rank = rank(&aggregate, health);
             assert_eq!(Run::single(Rank { integrity: Some(&damaged), ..rank }).health(), expected);
             assert_eq!(Run::single(Rank { stopped: Some(&stopped), ..rank }).health(), expected);
-            assert_eq!(Run::single(rank).after_its_processes().health(), expected, "it has no end");
-            assert_eq!(Run::single(Rank { integrity: Some(&cut), ..rank }).health(), health, "a killed run is whole");
+            assert_eq!(Run::single(Rank { integrity: Some(&cut), ..rank }).health(), health);
+            let endless = Rank { aggregate: &endless, ..rank };
+            assert_eq!(Run::single(endless).after_its_processes().health(), expected, "it has no end");
         }
     }
 
@@ -273,7 +301,7 @@ mod tests {
 
     #[test]
     fn the_verdict_on_a_run_is_that_of_its_gravest_rank() {
-        let aggregate = Aggregate::default();
+        let aggregate = ended(EndReason::Finished);
         let verdict = |all: &[Health]| {
             Run { ranks: all.iter().map(|&health| rank(&aggregate, health)).collect(), unreadable: &[] }.health()
         };
@@ -284,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_could_not_be_read_is_not_called_healthy() {
-        let aggregate = Aggregate::default();
+        let aggregate = ended(EndReason::Finished);
         let unreadable = [ReadError::Missing { path: "rank-1.amprec".into() }];
         let run = Run { unreadable: &unreadable, ..Run::single(rank(&aggregate, Health::Healthy)) };
         assert_eq!(run.health(), Health::Unknown);

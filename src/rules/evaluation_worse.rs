@@ -75,7 +75,7 @@ impl Rule for EvaluationWorse {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Losses
+        Needs::Losses(1)
     }
 
     fn thresholds(&self) -> &'static [Threshold] {

@@ -76,7 +76,7 @@ impl Rule for FlatLoss {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Losses
+        Needs::Losses(Losses::WINDOW as u64)
     }
 
     fn thresholds(&self) -> &'static [Threshold] {

@@ -135,7 +135,7 @@ impl Rule for LossJump {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Losses
+        Needs::Losses((FEWEST_BEFORE + AFTER) as u64)
     }
 
     fn thresholds(&self) -> &'static [Threshold] {

@@ -73,7 +73,7 @@ impl Rule for LossNotFinite {
     }
 
     fn needs(&self) -> Needs {
-        Needs::Losses
+        Needs::Losses(1)
     }
 
     fn thresholds(&self) -> &'static [Threshold] {

@@ -1,6 +1,6 @@
 //! ## What it finds
 //!
-//! A recording from which no verdict can be drawn: no step, no scanned step, no tensor, or no gradient.
+//! A recording from which no verdict can be drawn: too few steps, no scanned step, no tensor, or no gradient.
 //!
 //! ## Why it matters
 //!
@@ -9,12 +9,15 @@
 //! ## How it decides
 //!
 //! It never makes a finding, only a doubt: the verdict on the run is then "unknown", and `ampdoctor check` exits with 3. It is raised while there is
-//! no step, while no step was scanned, while no scanned step held a tensor, and while backward delivered no gradient. An `[[allow]]` accepts findings
+//! no step, while no step was scanned, while no scanned step held a tensor, while backward delivered no gradient, and in the first four steps. An `[[allow]]` accepts findings
 //! and does nothing here; `level = "off"` takes the doubt away, and with it the guard.
 //!
 //! ## What to do
 //!
-//! Attach the doctor before the first forward, to the `VarStore` whose parameters are trained, and tell it of each step:
+//! Let the run go on for some steps: 5 for a verdict, 24 to see a loss that jumps, 96 to see one that stays flat (`doctor.step(&loss)` at each). What a
+//! longer run than this still leaves open is said with the verdict.
+//!
+//! Where nothing was seen, attach the doctor before the first forward, to the `VarStore` whose parameters are trained, and tell it of each step:
 //!
 //! ```rust,ignore
 //! let mut doctor = Doctor::attach(&vs);  // before the loop
@@ -26,10 +29,18 @@
 //!
 //! ## When it stays silent
 //!
-//! As soon as one scanned step held activations or parameters and a gradient.
+//! As soon as five steps were taken, and a scanned one of them held activations or parameters and a gradient.
 
-use super::{Limits, Needs, Rule, RuleInfo, Severity, Verdict};
+use super::{Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
+
+const FEWEST: Threshold = Threshold {
+    rule: "nothing-observed",
+    name: "fewest-steps",
+    default: 5.0,
+    unit: "steps",
+    reason: "An underflow is three scanned steps in a row, an update out of proportion one after four others: in fewer steps hardly a fault can be seen.",
+};
 
 /// See the page of the rule.
 pub struct NothingObserved;
@@ -51,7 +62,11 @@ impl Rule for NothingObserved {
         Needs::Nothing
     }
 
-    fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
+    fn thresholds(&self) -> &'static [Threshold] {
+        &[FEWEST]
+    }
+
+    fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let seen = &aggregate.instrument;
         let reason = match () {
             () if seen.steps == 0 => {
@@ -72,6 +87,11 @@ impl Rule for NothingObserved {
                     seen.full_steps
                 )
             }
+            () if seen.steps < limits.count(&FEWEST) => format!(
+                "{} of the {} steps that a verdict needs were taken: most faults show only from one step to the next; let the run go on",
+                seen.steps,
+                limits.count(&FEWEST)
+            ),
             () => return Vec::new(),
         };
         vec![Verdict::Unsure(reason)]
@@ -125,12 +145,32 @@ mod tests {
     }
 
     #[test]
-    fn one_scanned_step_with_a_gradient_is_enough() {
+    fn one_scanned_step_with_a_gradient_is_enough_among_five() {
         let mut run = Scenario::new();
         run.step(|s| {
             s.gradient("fc", "linear", Dtype::F32, &normal(8, 1.0, 0));
         });
         let d = diagnose(&run);
+        assert_eq!(d.health(), Health::Unknown);
+        assert!(reason(&d).starts_with("1 of the 5 steps that a verdict needs"), "{}", reason(&d));
+        run.steps(4, |s, _| {
+            s.tier(Tier::Off);
+        });
+        let d = diagnose(&run);
         assert_eq!((d.health(), reason(&d)), (Health::Healthy, ""));
+    }
+
+    #[test]
+    fn who_tests_with_a_single_step_can_say_so() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.gradient("fc", "linear", Dtype::F32, &normal(8, 1.0, 0));
+        });
+        let rule = crate::rules::find("AMP001").expect("it is there");
+        let mut limits = crate::rules::Limits::default();
+        limits.set(crate::rules::Limit { threshold: super::FEWEST, layers: None, value: 1.0 });
+        let mut aggregate = crate::aggregate::Aggregate::default();
+        run.records().iter().cloned().for_each(|record| aggregate.apply(record));
+        assert!(rule.check(&aggregate, &limits).is_empty());
     }
 }

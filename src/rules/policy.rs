@@ -124,7 +124,7 @@ mod tests {
     /// Two layers that overflow side by side; what is said of it under a policy.
     fn diagnose(policy: Policy) -> Diagnosis {
         let mut run = Scenario::new();
-        run.dynamic_scaler(65536.0).steps(3, |s, i| {
+        run.dynamic_scaler(65536.0).steps(5, |s, i| {
             let scale = 65536.0 * (-(i as f64)).exp2();
             s.loss(f64::INFINITY).skipped(scale, scale / 2.0);
             for layer in ["enc.0", "head"] {

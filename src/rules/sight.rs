@@ -14,8 +14,8 @@ pub enum Needs {
     Nothing,
     /// What the loss scaler did at every step. The library's own scaler is recorded in every tier, one of somebody else's is found at a scanned step.
     ScalerEvents,
-    /// The loss, which is recorded in every tier where it is given.
-    Losses,
+    /// The loss of this many steps; it is recorded in every tier where it is given.
+    Losses(u64),
     /// The same of one scaler that the whole run follows: where several take turns or share a step, their scales cannot be told apart.
     OneScaler,
     /// The tensors of this many scanned steps, in runs to which the rule applies, as far as that is known.
@@ -52,10 +52,14 @@ pub fn standing(rule: &dyn Rule, aggregate: &Aggregate) -> Standing {
     match rule.needs() {
         Needs::Nothing => Standing::Judged,
         Needs::OneScaler if aggregate.scale_dynamics.several_scalers => Standing::Unsure(SEVERAL_SCALERS.into()),
-        Needs::Losses if aggregate.losses.count > 0 => Standing::Judged,
-        Needs::Losses => Standing::Unsure(
+        Needs::Losses(_) if aggregate.losses.count == 0 => Standing::Unsure(
             "no loss was given, and it judges the loss: give it to the doctor with `doctor.step(&loss)`".into(),
         ),
+        Needs::Losses(fewest) if aggregate.losses.count < fewest => Standing::Unsure(format!(
+            "{} of the {fewest} losses that it needs were given; let the run go on",
+            aggregate.losses.count
+        )),
+        Needs::Losses(_) => Standing::Judged,
         Needs::ScalerEvents | Needs::OneScaler
             if aggregate.scaler_config.is_some() || !aggregate.scale_dynamics.skips.is_empty() =>
         {
@@ -129,8 +133,23 @@ mod tests {
         diagnose(&run)
     }
 
+    /// Rules that eight losses are too few for, in any run.
+    fn of_length(code: &str) -> bool {
+        ["AMP701", "AMP702"].contains(&code)
+    }
+
+    /// The other rules that cannot tell.
     fn unsure(d: &Diagnosis) -> Vec<&'static str> {
-        d.doubts().iter().map(|doubt| doubt.code).collect()
+        d.doubts().iter().map(|doubt| doubt.code).filter(|code| !of_length(code)).collect()
+    }
+
+    #[test]
+    fn rules_on_the_course_of_the_loss_say_how_many_losses_they_need() {
+        let d = run(Sampling::Every(1), Tier::Full, 8, true);
+        let reason = |code| d.doubts().iter().find(|doubt| doubt.code == code).map_or("", |doubt| &doubt.reason);
+        assert!(reason("AMP701").starts_with("8 of the 24 losses that it needs"), "{:#?}", d.doubts());
+        assert!(reason("AMP702").starts_with("8 of the 96 losses"), "{:#?}", d.doubts());
+        assert_eq!(d.health(), crate::rules::Health::Healthy, "a short run may be healthy so far");
     }
 
     #[test]
@@ -140,13 +159,17 @@ mod tests {
             let code = rule.info().code;
             let on_events = matches!(
                 rule.needs(),
-                super::Needs::ScalerEvents | super::Needs::OneScaler | super::Needs::Losses | super::Needs::Nothing
+                super::Needs::ScalerEvents | super::Needs::OneScaler | super::Needs::Losses(_) | super::Needs::Nothing
             );
             // AMP001 says of the run as a whole what the others say of themselves; a dynamic scale is no matter of a static one.
+            if of_length(code) {
+                continue;
+            }
             let expected = (!on_events || code == "AMP001") && !["AMP204", "AMP307", "AMP308"].contains(&code);
             assert_eq!(unsure(&off).contains(&code), expected, "{code}: {:#?}", off.doubts());
         }
-        assert!(off.doubts().iter().all(|doubt| doubt.reason.contains("scan")), "{:#?}", off.doubts());
+        let of_sight = || off.doubts().iter().filter(|doubt| !of_length(doubt.code));
+        assert!(of_sight().all(|doubt| doubt.reason.contains("scan")), "{:#?}", off.doubts());
         assert!(found(&off).is_empty());
     }
 

@@ -75,6 +75,35 @@ fn a_run_that_was_cut_is_told() {
 }
 
 #[test]
+fn nothing_found_in_a_run_that_was_killed_or_panicked_is_no_health() {
+    let policy = Policy::default();
+    let told = |end: Option<EndReason>| {
+        let mut aggregate = Aggregate::default();
+        (aggregate.instrument.steps, aggregate.instrument.full_steps) = (13, 13);
+        end.iter().for_each(|&reason| aggregate.apply(Record::End(End { steps: 13, dropped_steps: 0, reason })));
+        let rank = Rank {
+            file: "",
+            integrity: None,
+            stopped: None,
+            process_ended: false,
+            aggregate: &aggregate,
+            findings: &[],
+            doubts: &[],
+            omitted: &[],
+            accepted: &[],
+            policy: &policy,
+            health: Health::Healthy,
+        };
+        text(&Run::single(rank), &Layout { width: 400, colour: false })
+    };
+    let killed = "could not tell: nothing was found in 13 steps, and the recording has no end: the run was killed, or";
+    assert!(told(None).contains(killed), "{}", told(None));
+    let panicked = "could not tell: nothing was found in 13 steps, and then the run ended in a panic.";
+    assert!(told(Some(EndReason::Panicked)).contains(panicked), "{}", told(Some(EndReason::Panicked)));
+    assert!(!told(Some(EndReason::Dropped)).contains("could not tell"));
+}
+
+#[test]
 fn who_cannot_tell_says_what_to_do() {
     let report = quiet(&[Record::Run(run_info(Sampling::Off))], Health::Unknown);
     assert!(report.contains("could not tell: no step was recorded. `doctor.step(&loss)` must"), "{report}");
@@ -83,7 +112,8 @@ fn who_cannot_tell_says_what_to_do() {
 #[test]
 fn a_run_too_short_for_a_rule_is_healthy_only_so_far() {
     let doubts = [Doubt { code: "AMP201", name: "gradient-underflow", reason: "1 of 3 samples".into() }];
-    let aggregate = Aggregate::default();
+    let mut aggregate = Aggregate::default();
+    aggregate.apply(Record::End(End { steps: 5, dropped_steps: 0, reason: EndReason::Finished }));
     let policy = Policy::default();
     let rank = Rank {
         file: "",

@@ -88,7 +88,7 @@ fn a_page_says_what_to_type_before_how_it_was_decided_and_explains_its_words() {
 /// Runs of FP16 that are watched less and less closely, and what a scan of theirs shows.
 fn watched() -> [(&'static str, Aggregate); 5] {
     [
-        ("every step", watch(Sampling::Every(1), 30, true)),
+        ("every step", watch(Sampling::Every(1), 120, true)),
         ("2 scanned steps", watch(Sampling::Budget(0.02), 2, true)),
         ("no scan", watch(Sampling::Every(100), 0, true)),
         ("no scan, scaler of somebody else", watch(Sampling::Every(100), 0, false)),
@@ -96,13 +96,13 @@ fn watched() -> [(&'static str, Aggregate); 5] {
     ]
 }
 
-/// Thirty steps of which the first `scanned` are; without a scaler of the library's own one has been seen only at a scanned step.
+/// A hundred and twenty steps of which the first `scanned` are; without a scaler of the library's own one has been seen only at a scanned step.
 fn watch(sampling: Sampling, scanned: u64, own_scaler: bool) -> Aggregate {
     let mut run = Scenario::sampled(sampling);
     if own_scaler {
         run.dynamic_scaler(1024.0);
     }
-    run.steps(30, |s, i| {
+    run.steps(120, |s, i| {
         s.loss(1.0);
         if own_scaler {
             s.applied(1024.0);
@@ -154,7 +154,7 @@ what it needs says so, under \"could not tell\", with what to set; the verdict i
 scaler is recorded at every step, in any tier; a scaler of somebody else's from the first scanned step on. The first four steps are watched without a scan at least (unless it is `off()`):
 that is where a loop shows whether it keeps to the recipe.
 
-Below, an FP16 run with FP32 weights and a dynamic scaler, 30 steps. *Judged*: the rule has seen what it needs. *Not applicable*: there is nothing of its kind in this run, as a static
+Below, an FP16 run with FP32 weights and a dynamic scaler, 120 steps. *Judged*: the rule has seen what it needs. *Not applicable*: there is nothing of its kind in this run, as a static
 scale or weights that are stepped in FP16.
 
 ";

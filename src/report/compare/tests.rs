@@ -1,6 +1,7 @@
 use super::super::Rank;
 use super::*;
 use crate::observation::scenario::{Scenario, normal};
+use crate::observation::{End, EndReason, Record};
 use crate::report::Layout;
 use crate::rules::{Diagnosis, Finding};
 use crate::scan::Dtype::F16;
@@ -21,6 +22,7 @@ fn run(overflows: bool, gradient: f64) -> Diagnosis {
     });
     let mut diagnosis = Diagnosis::new();
     run.records().iter().cloned().for_each(|record| diagnosis.apply(record));
+    diagnosis.apply(Record::End(End { steps: 60, dropped_steps: 0, reason: EndReason::Finished }));
     diagnosis
 }
 

@@ -3,6 +3,7 @@
 mod averages;
 mod coverage;
 mod descent;
+mod gradient_norms;
 mod judged;
 mod largest;
 mod losses;
@@ -21,6 +22,7 @@ mod weights;
 
 pub use averages::{Average, AverageStep, Averages};
 pub use coverage::{Coverage, SeenLayer, SeenParameter};
+pub use gradient_norms::GradientNorms;
 pub use judged::Judged;
 pub use largest::Largest;
 pub(crate) use losses::median;
@@ -75,6 +77,8 @@ pub struct Aggregate {
     pub weights: Weights,
     /// Moving averages of the weights that are held in 16 bits.
     pub averages: Averages,
+    /// How large the whole gradient is, over the run.
+    pub gradient_norms: GradientNorms,
     /// What comparisons with FP32 showed.
     pub shadows: Shadows,
     /// What was sampled and what was lost.
@@ -233,6 +237,7 @@ impl Aggregate {
         self.metrics.push(&step);
         self.weights.push(&step, &self.sites);
         self.averages.push(&step, &self.sites);
+        self.gradient_norms.push(&step, &self.sites);
         self.timeline.push(&step);
         self.latest = Some(step);
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::terminal::{Terminal, say_on_stderr};
-use crate::recording::{ReadError, rank_files};
+use crate::recording::{ReadError, rank_files, runs_within};
 use crate::report::nearest;
 use crate::report::{Progress, RunRecording, read_run_under};
 use crate::rules::Policy;
@@ -33,6 +33,12 @@ pub(super) fn load(path: &Path, policy: &Policy, terminal: &Terminal) -> Result<
     }
     for error in &recording.unreadable {
         terminal.warn(&error.to_string());
+    }
+    for other in runs_within(path) {
+        terminal.warn(&format!(
+            "another process recorded the same rank at the same time, as a run of its own, which is not looked at here: {}",
+            other.display()
+        ));
     }
     Ok(recording)
 }

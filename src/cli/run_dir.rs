@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::child;
-use crate::recording::{RUNS, new_run_dir, set_aside};
+use crate::recording::{RUNS, WriteError, new_run_dir, set_aside};
 
 /// The run directory of a command, and the earlier recordings that made room in it.
 #[derive(Debug)]
@@ -62,7 +62,14 @@ impl RunDir {
 fn make_room(dir: &Path) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
     fs::create_dir_all(dir).with_context(|| cannot_create(dir))?;
     let before = names(dir);
-    if set_aside(dir)? == 0 {
+    let moved = match set_aside(dir) {
+        Err(WriteError::Busy { path }) => bail!(
+            "another run is being recorded in that directory; name another one with --run DIR, or wait until it has ended: {}",
+            path.display()
+        ),
+        moved => moved?,
+    };
+    if moved == 0 {
         return Ok(Vec::new());
     }
     eprintln!("ampdoctor: the earlier recording in {} was moved aside, to rank-*.amprec.<number>", dir.display());

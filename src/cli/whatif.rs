@@ -6,16 +6,21 @@ use super::args::WhatifArgs;
 use super::exit::Exit;
 use super::load::{load, with_hint};
 use super::terminal::Terminal;
-use crate::report::nearest;
-use crate::report::{Selection, whatif_json, whatif_text};
-use crate::rules::Policy;
+use crate::report::{Selection, consequence_text, nearest, whatif_json, whatif_text};
 use crate::rules::whatif::WhatIf;
+use crate::rules::{OfRank, Policy};
 use crate::tui::shows_unicode;
 
 pub(super) fn whatif(args: WhatifArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
     let recording = load(&args.run, &Policy::default(), terminal).map_err(with_hint)?;
     let aggregates: Vec<_> = recording.ranks.iter().map(|rank| rank.diagnosis.aggregate()).collect();
     let whatif = WhatIf::of(&aggregates);
+    for OfRank { rank, item } in recording.run().across() {
+        terminal.warn(&format!(
+            "rank {rank} is not as the others, and what follows is of all together: {}",
+            consequence_text(item)
+        ));
+    }
     let selection = Selection { scale: args.scale, layers: args.layer };
     if let Some(typed) = selection.layers.as_deref().filter(|_| !shows_any(&whatif, &selection)) {
         bail!("{}", no_such_layer(typed, &whatif));

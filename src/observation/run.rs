@@ -37,6 +37,8 @@ pub struct RunInfo {
     pub pid: u32,
     /// Rank within a distributed run; 0 otherwise.
     pub rank: u32,
+    /// How many ranks the run has, where that is known.
+    pub world_size: Option<u32>,
     /// Who wrote the recording: `ampdoctor-torch 0.1.0`.
     pub producer: String,
     /// The framework observed: `LibTorch 2.13.0`.

@@ -51,6 +51,7 @@ impl Scenario {
             started_unix_ms: 0,
             pid: 1,
             rank: 0,
+            world_size: None,
             producer: "scenario".into(),
             framework: "none".into(),
             device: "cpu".into(),

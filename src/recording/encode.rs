@@ -37,6 +37,7 @@ fn run_info(info: &RunInfo) -> schema::Run {
         started_unix_ms: info.started_unix_ms,
         pid: info.pid,
         rank: info.rank,
+        world_size: info.world_size,
         producer: info.producer.clone(),
         framework: info.framework.clone(),
         device: info.device.clone(),

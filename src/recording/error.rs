@@ -1,7 +1,7 @@
 //! What can go wrong with a recording, said so that the reader of the message knows what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::FORMAT_VERSION;
@@ -18,6 +18,15 @@ pub enum WriteError {
         /// What the system said.
         source: Arc<io::Error>,
         /// What could not be created.
+        path: PathBuf,
+    },
+    /// The recording that lies there is being written by another process, or by another doctor of this one.
+    #[error(
+        "another process, or another doctor of this one, is recording the same rank in the same directory; give each process its RANK \
+         (0, 1, ...), or set AMPDOCTOR_RUN to a directory of its own: {}", path.display()
+    )]
+    Busy {
+        /// The recording.
         path: PathBuf,
     },
     /// Writing failed later on. What had been written before is whole and can be read.
@@ -130,6 +139,16 @@ pub enum ReadError {
         /// The file or directory.
         path: PathBuf,
     },
+}
+
+impl ReadError {
+    /// The file or directory.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Missing { path } | Self::NoRecording { path, .. } | Self::NotAFile { path, .. } => path,
+            Self::Content { path, .. } | Self::Io { path, .. } => path,
+        }
+    }
 }
 
 /// What is wrong with a part of a recording.

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{ReadError, WriteError};
+use super::writer::Sink;
+use super::{ReadError, WriteError, lock};
 
 /// The recording of one rank in a run directory: `rank-<n>.amprec`.
 pub fn recording_path(run: &Path, rank: u32) -> PathBuf {
@@ -13,7 +14,7 @@ pub fn recording_path(run: &Path, rank: u32) -> PathBuf {
 }
 
 /// The rank that a file name stands for, or `None` when it is no recording's: neither `rank-0.amprec.1` nor `rank-00.amprec`.
-pub(super) fn rank_of(path: &Path) -> Option<u32> {
+pub fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let rank: u32 = name.strip_prefix("rank-")?.strip_suffix(".amprec")?.parse().ok()?;
     (name == format!("rank-{rank}.amprec")).then_some(rank)
@@ -62,24 +63,46 @@ fn describe(entry: &fs::DirEntry) -> (bool, String) {
 }
 
 /// Creates the recording of `rank`. One that is there already is never written to: it is moved to `rank-<n>.amprec.<k>`, with
-/// the lowest `k` above all others, which no reader takes for a rank.
+/// the lowest `k` above all others, which no reader takes for a rank. One that is being written is left where it lies.
 pub(super) fn create(run: &Path, rank: u32) -> Result<(PathBuf, File), WriteError> {
     fs::create_dir_all(run).map_err(refuse("create the run directory", run))?;
     let path = recording_path(run, rank);
     loop {
         // O_APPEND: whatever else writes to the file, no frame is ever laid over another.
         match OpenOptions::new().append(true).create_new(true).open(&path) {
-            Ok(file) => return Ok((path, file)),
+            // Another process may have found it before it was claimed, and moved it aside.
+            Ok(file) if lock::claim(&file) && file.lies_at(&path) => return Ok((path, file)),
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => move_aside(run, &path)?,
             Err(error) => return Err(refuse("create the recording", &path)(error)),
         }
     }
 }
 
-/// Moves a recording to the next free name that no reader takes for a rank.
+/// Moves a recording to the next free name that no reader takes for a rank; not one that is being written.
 pub(super) fn move_aside(run: &Path, path: &Path) -> Result<(), WriteError> {
+    // Held until it is moved, so that no other process moves it too.
+    let Some(old) = at_rest(path)? else { return Ok(()) };
+    if !old.lies_at(path) {
+        return Ok(());
+    }
     let aside = free_name(run, path).map_err(refuse("list the run directory", run))?;
     fs::rename(path, aside).map_err(refuse("move an older recording aside", path))
+}
+
+/// Whether nobody writes to a recording.
+pub(super) fn is_at_rest(path: &Path) -> Result<(), WriteError> {
+    at_rest(path).map(drop)
+}
+
+/// The recording at a path, claimed; `None` where there is none any more.
+fn at_rest(path: &Path) -> Result<Option<File>, WriteError> {
+    match File::open(path) {
+        Ok(file) if lock::claim(&file) => Ok(Some(file)),
+        Ok(_) => Err(WriteError::Busy { path: path.into() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(refuse("look at the recording that lies there", path)(error)),
+    }
 }
 
 /// The recordings in a run directory, for somebody who is about to write there.
@@ -120,6 +143,18 @@ mod tests {
         {
             assert_eq!(rank_of(Path::new(other)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_recording_that_is_being_written_is_left_where_it_lies() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, file) = create(dir.path(), 0).expect("a recording");
+        assert!(matches!(create(dir.path(), 0), Err(WriteError::Busy { path: busy }) if busy == path));
+        assert!(file.lies_at(&path));
+        create(dir.path(), 1).expect("another rank is another file");
+        drop(file);
+        create(dir.path(), 0).expect("it is not written any more");
+        assert!(dir.path().join("rank-0.amprec.1").exists());
     }
 
     #[test]

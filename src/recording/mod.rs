@@ -19,6 +19,7 @@ mod files;
 mod follower;
 mod frame;
 mod integrity;
+mod lock;
 mod reader;
 mod recipe;
 mod recorder;
@@ -31,12 +32,12 @@ mod writer;
 pub use decoder::Decoder;
 pub use encode::encode_frame;
 pub use error::{DecodeError, Flaw, ReadError, WriteError};
-pub use files::recording_path;
+pub use files::{rank_of, recording_path};
 pub use follower::{Follower, News};
 pub use integrity::{Damage, Integrity};
 pub use reader::{Recording, Records, rank_files, read_run};
 pub use recorder::Recorder;
-pub use run_dir::{RUNS, new_run_dir, set_aside};
+pub use run_dir::{RUNS, new_run_dir, own_run_dir, runs_within, set_aside};
 
 /// The version of the format that this ampdoctor writes, and the highest that it reads.
 pub const FORMAT_VERSION: u32 = 1;

@@ -18,10 +18,14 @@ pub const RUNS: &str = "ampdoctor-runs";
 pub fn new_run_dir(parent: &Path, program: &str, now: SystemTime) -> io::Result<PathBuf> {
     fs::create_dir_all(parent)?;
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let base = format!("{}-{program}", time_stamp(seconds));
+    new_folder(parent, &format!("{}-{program}", time_stamp(seconds)))
+}
+
+/// Makes a folder of this name, or with `-2` and so on behind where that is taken.
+fn new_folder(parent: &Path, name: &str) -> io::Result<PathBuf> {
     let mut n = 1;
     loop {
-        let dir = parent.join(if n == 1 { base.clone() } else { format!("{base}-{n}") });
+        let dir = parent.join(if n == 1 { name.to_owned() } else { format!("{name}-{n}") });
         match fs::create_dir(&dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => n += 1,
             made => return made.map(|()| dir),
@@ -29,16 +33,40 @@ pub fn new_run_dir(parent: &Path, program: &str, now: SystemTime) -> io::Result<
     }
 }
 
+/// Creates a run directory within `run`, for a process that finds its rank there taken by another: `process-4711`, or with `-2` and so on behind where
+/// that is taken.
+///
+/// # Errors
+/// Where it cannot be created.
+pub fn own_run_dir(run: &Path, pid: u32) -> io::Result<PathBuf> {
+    new_folder(run, &format!("{OWN}{pid}"))
+}
+
+/// The run directories that processes of the same rank made within `run`, by name.
+pub fn runs_within(run: &Path) -> Vec<PathBuf> {
+    let is_own = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OWN));
+    let within = fs::read_dir(run).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        within.filter(|path| is_own(path) && files::in_directory(path).is_ok_and(|ranks| !ranks.is_empty())).collect();
+    found.sort();
+    found
+}
+
+/// What the run directory of a process within another begins with.
+const OWN: &str = "process-";
+
 /// Moves the recordings of all ranks in `run` aside, to `rank-<n>.amprec.<k>`, so that a new run is not mixed with the old one.
 /// Returns how many were moved; none where there is no such directory.
 ///
 /// # Errors
-/// Where the directory cannot be read, or a recording not renamed.
+/// Where the directory cannot be read, a recording not renamed, or one is being written.
 pub fn set_aside(run: &Path) -> Result<usize, WriteError> {
     if !run.is_dir() {
         return Ok(0);
     }
     let old = files::recordings(run)?;
+    // All or none: half an old run is none.
+    old.iter().try_for_each(|path| files::is_at_rest(path))?;
     for path in &old {
         files::move_aside(run, path)?;
     }
@@ -104,6 +132,16 @@ mod tests {
         let dirs = [made(UNIX_EPOCH + hour), made(UNIX_EPOCH), made(before_1970), made(UNIX_EPOCH + hour)];
         let expected = ["19700101-010000-x", "19700101-000000-x", "19700101-000000-x-2", "19700101-010000-x-2"];
         assert_eq!(dirs, expected.map(|name| parent.path().join(name)));
+    }
+
+    #[test]
+    fn a_process_that_finds_its_rank_taken_has_a_run_of_its_own() {
+        let run = tempfile::tempdir().expect("a folder");
+        assert!(runs_within(run.path()).is_empty());
+        let made = [(); 2].map(|()| own_run_dir(run.path(), 4711).expect("made"));
+        assert_eq!(made, ["process-4711", "process-4711-2"].map(|name| run.path().join(name)));
+        fs::write(made[1].join("rank-0.amprec"), "x").expect("written");
+        assert_eq!(runs_within(run.path()), made[1..], "one without a recording is none");
     }
 
     #[test]

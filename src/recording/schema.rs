@@ -66,6 +66,9 @@ pub struct Run {
     /// Parameters and buffers at the start, sorted by name.
     #[prost(message, repeated, tag = "15")]
     pub parameters: ::prost::alloc::vec::Vec<Parameter>,
+    /// How many ranks the run has; absent where it is not known.
+    #[prost(uint32, optional, tag = "16")]
+    pub world_size: ::core::option::Option<u32>,
     /// How steps are chosen for scanning.
     #[prost(oneof = "run::Sampling", tags = "12, 13, 14")]
     pub sampling: ::core::option::Option<run::Sampling>,

@@ -53,7 +53,7 @@ impl Fixture {
     /// not be read at all.
     pub fn three_ranks(&self) -> Run<'_> {
         let damaged = Rank { integrity: Some(&self.integrity), stopped: Some(&self.stopped), ..self.rank() };
-        Run { ranks: vec![self.rank(), damaged], unreadable: &self.unreadable }
+        Run::of(vec![self.rank(), damaged], &self.unreadable)
     }
 
     fn rank(&self) -> Rank<'_> {
@@ -73,6 +73,7 @@ pub(super) fn run_info(sampling: Sampling) -> RunInfo {
         started_unix_ms: 1_700_000_000_000,
         pid: 4711,
         rank: 0,
+        world_size: None,
         producer: "test 1.0".into(),
         framework: "LibTorch 2.13.0".into(),
         device: "cpu".into(),

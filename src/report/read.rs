@@ -52,12 +52,18 @@ pub struct RunRecording {
     pub ranks: Vec<RankRecording>,
     /// Why nothing could be read of other recordings of the run.
     pub unreadable: Vec<ReadError>,
+    /// Whether a run directory was read, and so every rank that recorded there.
+    pub is_whole: bool,
 }
 
 impl RunRecording {
     /// The run, to be reported.
     pub fn run(&self) -> Run<'_> {
-        Run { ranks: self.ranks.iter().map(RankRecording::rank).collect(), unreadable: &self.unreadable }
+        let ranks: Vec<Rank<'_>> = self.ranks.iter().map(RankRecording::rank).collect();
+        match ranks.as_slice() {
+            [alone] if !self.is_whole => Run::single(*alone),
+            _ => Run::of(ranks, &self.unreadable),
+        }
     }
 }
 
@@ -83,7 +89,7 @@ pub fn read_run_under(
     let files = rank_files(path)?;
     let size = |file: &PathBuf| file.metadata().map_or(0, |meta| meta.len());
     let total_bytes = files.iter().map(size).sum();
-    let mut run = RunRecording { ranks: Vec::new(), unreadable: Vec::new() };
+    let mut run = RunRecording { ranks: Vec::new(), unreadable: Vec::new(), is_whole: path.is_dir() };
     let mut before = 0;
     for file in files {
         let bytes = size(&file);

@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 
 use crate::aggregate::Aggregate;
 use crate::observation::EndReason;
-use crate::recording::{Integrity, ReadError};
-use crate::rules::{Accepted, Allow, Diagnosis, Doubt, Finding, Health, Omitted, Policy, Severity};
+use crate::recording::{Integrity, ReadError, rank_of};
+use crate::rules::{
+    Accepted, Across, Allow, Company, Diagnosis, Doubt, Finding, Health, OfRank, Omitted, Peer, Policy, Severity,
+};
 
 /// One rank of a run: what its recording held and what the rules said of it.
 #[derive(Clone, Copy, Debug)]
@@ -129,39 +131,96 @@ pub struct Run<'a> {
     pub ranks: Vec<Rank<'a>>,
     /// Recordings of which nothing could be read, and why.
     pub unreadable: &'a [ReadError],
+    /// Whether these are all recordings of the run: false for one that was read by its own path.
+    whole: bool,
+    /// What the ranks show only beside one another.
+    across: Across,
 }
 
 impl<'a> Run<'a> {
     /// A run of which nothing was recorded.
     pub fn empty() -> Self {
-        Self { ranks: Vec::new(), unreadable: &[] }
+        Self::of(Vec::new(), &[])
     }
 
-    /// A run of one rank.
+    /// A run of one rank, whatever others there may be.
     pub fn single(rank: Rank<'a>) -> Self {
-        Self { ranks: vec![rank], unreadable: &[] }
+        Self { ranks: vec![rank], unreadable: &[], whole: false, across: Across::default() }
+    }
+
+    /// A run of all these ranks.
+    pub fn of(ranks: Vec<Rank<'a>>, unreadable: &'a [ReadError]) -> Self {
+        Self { ranks, unreadable, whole: true, across: Across::default() }.compared()
     }
 
     /// The same run, of which is known that its processes have ended.
     pub fn after_its_processes(mut self) -> Self {
         self.ranks.iter_mut().for_each(|rank| rank.process_ended = true);
+        self.compared()
+    }
+
+    /// Holds the ranks against one another.
+    fn compared(mut self) -> Self {
+        let peer = |rank: &Rank<'a>| Peer {
+            number: rank.number(),
+            aggregate: rank.aggregate,
+            process_ended: rank.process_ended,
+        };
+        let company = Company {
+            peers: self.ranks.iter().map(peer).collect(),
+            unreadable: self.unreadable.iter().filter_map(|error| rank_of(error.path())).collect(),
+            whole: self.whole,
+        };
+        self.across = self.policy().map(|policy| Across::of(&company, policy)).unwrap_or_default();
         self
+    }
+
+    /// What was found of the ranks only beside one another, by rank.
+    pub fn across(&self) -> &[OfRank<Finding>] {
+        &self.across.findings
+    }
+
+    /// The rank that is worst off, of several: the one with the gravest finding, of equals the one with most of them, then the lowest. `None` where nothing was
+    /// found, and for a run of one rank.
+    pub fn worst_rank(&self) -> Option<u32> {
+        let found = self.findings();
+        let grave = |rank: u32| {
+            let of_rank = found.iter().filter(|of| of.rank == rank).map(|of| of.item.severity);
+            let gravest = of_rank.clone().max();
+            (gravest, of_rank.filter(|severity| Some(*severity) == gravest).count())
+        };
+        let numbers = self.ranks.iter().map(Rank::number).filter(|_| self.is_distributed());
+        numbers
+            .map(|rank| (grave(rank), Reverse(rank)))
+            .max()
+            .filter(|((gravest, _), _)| gravest.is_some())
+            .map(|(_, rank)| rank.0)
+    }
+
+    /// How many ranks the launcher said there are; `None` where it said nothing.
+    pub fn world_size(&self) -> Option<u32> {
+        self.ranks.iter().filter_map(|rank| rank.aggregate.run.as_ref()?.world_size).max()
     }
 
     /// The gravest [verdict](Rank::verdict) of all ranks: findings, else unknown, else healthy. A run without ranks is unknown, and
     /// so is a rank that could not be read.
     pub fn health(&self) -> Health {
         let any = |health| self.ranks.iter().any(|rank| rank.verdict() == health);
-        match (any(Health::Findings), any(Health::Unknown) || self.ranks.is_empty() || !self.unreadable.is_empty()) {
+        let apart = self.across.findings.iter().any(|of| of.item.severity >= Severity::Warning);
+        match (
+            apart || any(Health::Findings),
+            any(Health::Unknown) || self.ranks.is_empty() || !self.unreadable.is_empty(),
+        ) {
             (true, _) => Health::Findings,
             (false, true) => Health::Unknown,
             (false, false) => Health::Healthy,
         }
     }
 
-    /// The findings of all ranks: gravest first, then by onset, code, layer and rank.
-    pub fn findings(&self) -> Vec<Attributed<'a, Finding>> {
+    /// The findings of all ranks, and those of the ranks beside one another: gravest first, then by onset, code, layer and rank.
+    pub fn findings(&self) -> Vec<Attributed<'_, Finding>> {
         let mut all = self.attributed(|rank| rank.findings);
+        all.extend(self.across.findings.iter().map(attributed));
         all.sort_by_key(|of| (Reverse(of.item.severity), of.item.onset_step, of.item.code, &of.item.layer, of.rank));
         all
     }
@@ -181,8 +240,9 @@ impl<'a> Run<'a> {
     }
 
     /// What was accepted on all ranks, by code, layer and rank.
-    pub fn accepted(&self) -> Vec<Attributed<'a, Accepted>> {
+    pub fn accepted(&self) -> Vec<Attributed<'_, Accepted>> {
         let mut all = self.attributed(|rank| rank.accepted);
+        all.extend(self.across.accepted.iter().map(attributed));
         all.sort_by_key(|of| (of.item.finding.code, &of.item.finding.layer, of.rank));
         all
     }
@@ -194,7 +254,7 @@ impl<'a> Run<'a> {
 
     /// What would be accepted, in the order of the file, and whether there was any.
     pub fn allowances(&self) -> Vec<(&'a Allow, bool)> {
-        let used = |at| self.ranks.iter().any(|rank| rank.accepted.iter().any(|accepted| accepted.by == at));
+        let used = |at| self.accepted().iter().any(|of| of.item.by == at);
         let allowed = self.policy().map_or(&[][..], |policy| &policy.allow);
         allowed.iter().enumerate().map(|(at, allow)| (allow, used(at))).collect()
     }
@@ -221,12 +281,16 @@ impl<'a> Run<'a> {
         self.ranks.len() + self.unreadable.len() > 1
     }
 
-    fn attributed<T>(&self, of: impl Fn(&Rank<'a>) -> &'a [T]) -> Vec<Attributed<'a, T>> {
+    fn attributed<T: 'a>(&self, of: impl Fn(&Rank<'a>) -> &'a [T]) -> Vec<Attributed<'a, T>> {
         self.ranks
             .iter()
             .flat_map(|rank| of(rank).iter().map(|item| Attributed { rank: rank.number(), item }))
             .collect()
     }
+}
+
+fn attributed<T>(OfRank { rank, item }: &OfRank<T>) -> Attributed<'_, T> {
+    Attributed { rank: *rank, item }
 }
 
 #[cfg(test)]
@@ -302,9 +366,8 @@ mod tests {
     #[test]
     fn the_verdict_on_a_run_is_that_of_its_gravest_rank() {
         let aggregate = ended(EndReason::Finished);
-        let verdict = |all: &[Health]| {
-            Run { ranks: all.iter().map(|&health| rank(&aggregate, health)).collect(), unreadable: &[] }.health()
-        };
+        let verdict =
+            |all: &[Health]| Run::of(all.iter().map(|&health| rank(&aggregate, health)).collect(), &[]).health();
         assert_eq!(verdict(&[Health::Healthy, Health::Healthy]), Health::Healthy);
         assert_eq!(verdict(&[Health::Healthy, Health::Unknown]), Health::Unknown);
         assert_eq!(verdict(&[Health::Unknown, Health::Findings, Health::Healthy]), Health::Findings);
@@ -314,7 +377,7 @@ mod tests {
     fn a_rank_that_could_not_be_read_is_not_called_healthy() {
         let aggregate = ended(EndReason::Finished);
         let unreadable = [ReadError::Missing { path: "rank-1.amprec".into() }];
-        let run = Run { unreadable: &unreadable, ..Run::single(rank(&aggregate, Health::Healthy)) };
+        let run = Run::of(vec![rank(&aggregate, Health::Healthy)], &unreadable);
         assert_eq!(run.health(), Health::Unknown);
     }
 

@@ -6,7 +6,7 @@ use super::number::{bytes, percent, readable};
 use super::policy::{policy_text, unmatched_text, unused_text};
 use super::whatif::section;
 use super::{Attributed, Layout, Rank, Run, coverage, rounding, shadows};
-use crate::rules::{Doubt, Finding, Health, Omitted};
+use crate::rules::{Doubt, Finding, Health, Omitted, Severity};
 
 /// The text report of a run.
 pub fn text(run: &Run<'_>, layout: &Layout) -> String {
@@ -14,6 +14,7 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
     for rank in &run.ranks {
         out.push_str(&header(rank, layout));
     }
+    out.extend(worst(run, layout));
     for error in run.unreadable {
         out.push_str(&layout.wrap("a rank that could not be read: ", "  ", &error.to_string()));
     }
@@ -41,6 +42,23 @@ pub fn text(run: &Run<'_>, layout: &Layout) -> String {
 
 const MORE: &str = "`ampdoctor explain CODE` tells more of a finding.";
 
+/// Which of several ranks is worst off.
+fn worst(run: &Run<'_>, layout: &Layout) -> Option<String> {
+    let worst = run.worst_rank()?;
+    let found = run.findings();
+    let of = |severity| found.iter().filter(|of| of.rank == worst && of.item.severity == severity).count() as u64;
+    let counts = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Info, "information")];
+    let said: Vec<String> = counts
+        .map(|(severity, what)| (of(severity), what))
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| counted(n, what))
+        .collect();
+    let text =
+        format!("The worst of {} is rank {worst}: {}.", counted(run.ranks.len() as u64, "rank"), said.join(", "));
+    Some(layout.wrap("  ", "  ", &text))
+}
+
 /// What ran and how closely it was watched.
 fn header(rank: &Rank<'_>, layout: &Layout) -> String {
     if rank.is_empty() {
@@ -50,9 +68,10 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
     let mut parts = Vec::new();
     match &rank.aggregate.run {
         Some(info) => parts.push(format!(
-            "{} (rank {}): {} on {}",
+            "{} (rank {}{}): {} on {}",
             layout.bold(&info.name),
             info.rank,
+            info.world_size.filter(|size| *size > 1).map_or(String::new(), |size| format!(" of {size}")),
             info.framework,
             info.device
         )),

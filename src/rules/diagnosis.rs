@@ -224,7 +224,7 @@ impl Latched {
     }
 }
 
-fn finding(info: &RuleInfo, firing: Firing, onset_step: u64, last_step: u64) -> Finding {
+pub(super) fn finding(info: &RuleInfo, firing: Firing, onset_step: u64, last_step: u64) -> Finding {
     Finding {
         code: info.code,
         name: info.name,

@@ -5,6 +5,7 @@
 mod activation_near_overflow;
 mod activation_overflow;
 mod activation_underflow;
+pub(crate) mod agreement;
 mod blind_spots;
 mod broken_masters;
 mod causes;
@@ -19,10 +20,12 @@ mod gradient_headroom;
 mod gradient_overflow;
 mod gradient_underflow;
 mod gradient_unlike_fp32;
+mod gradients_apart;
 mod graph;
 mod half_loss_scaled;
 mod inexact_integers;
 mod limits;
+mod lone_non_finite;
 mod loss_jump;
 mod loss_not_finite;
 mod lost_moving_average;
@@ -38,6 +41,8 @@ mod pattern;
 mod poisoned_buffer;
 mod policy;
 mod range;
+mod rank_stopped;
+mod ranks;
 mod recipe_mistake;
 mod registry;
 mod remedy;
@@ -54,6 +59,7 @@ mod scale_simulation;
 mod scale_thrash;
 mod scaled_loss_reported;
 mod scaler_not_restored;
+mod scalers_apart;
 mod scaling;
 mod scheduler_ahead;
 mod sight;
@@ -84,6 +90,7 @@ pub use finding::{Evidence, Finding, Severity, Value};
 pub use limits::{Limit, Limits, Threshold};
 pub use pattern::Pattern;
 pub use policy::{Accepted, Allow, Level, Policy};
+pub use ranks::{Across, Company, OfRank, Peer};
 pub use registry::{all, find, makes_findings, names_layers};
 pub use remedy::{Remedy, Setting};
 pub use sight::{Needs, Standing, standing};
@@ -165,4 +172,8 @@ pub trait Rule: Sync {
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict>;
     /// Brings a finding that was latched earlier up to what is known now: what it says of the present. Most findings say nothing of it.
     fn follow(&self, _finding: &mut Finding, _aggregate: &Aggregate) {}
+    /// What it says of the ranks of a run beside one another, which none of them can tell of itself. An empty list is quiet.
+    fn compare(&self, _: &Company<'_>, _: &Limits) -> Vec<OfRank<Firing>> {
+        Vec::new()
+    }
 }

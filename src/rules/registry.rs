@@ -3,14 +3,14 @@
 use super::{
     Rule, RuleInfo, activation_near_overflow, activation_overflow, activation_underflow, blind_spots, broken_masters,
     clip_before_unscale, dead_updates, evaluation_worse, exploding_updates, flat_loss, gradient_headroom,
-    gradient_overflow, gradient_underflow, gradient_unlike_fp32, half_loss_scaled, inexact_integers, loss_jump,
-    loss_not_finite, lost_moving_average, lost_weight_decay, masked_row, missing_masters, no_gradient_for_optimizer,
-    no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed, poisoned_buffer,
-    scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor, scale_jump, scale_ratchet,
-    scale_runaway, scale_thrash, scaled_loss_reported, scaler_not_restored, scheduler_ahead, silent_zeros,
-    stale_gradients, stalled_updates, starved_layers, static_scale_wrong, step_on_scaled_gradients, unmoved_weights,
-    unsafe_operator, unscale_twice, update_misplaced, update_missing, updates_below_normal, useless_scaler,
-    vanishing_eps, weights_beyond_fp16,
+    gradient_overflow, gradient_underflow, gradient_unlike_fp32, gradients_apart, half_loss_scaled, inexact_integers,
+    lone_non_finite, loss_jump, loss_not_finite, lost_moving_average, lost_weight_decay, masked_row, missing_masters,
+    no_gradient_for_optimizer, no_loss_scale, non_finite_optimizer_state, non_finite_origin, nothing_observed,
+    poisoned_buffer, rank_stopped, scale_changed_between_optimizers, scale_changed_in_accumulation, scale_floor,
+    scale_jump, scale_ratchet, scale_runaway, scale_thrash, scaled_loss_reported, scaler_not_restored, scalers_apart,
+    scheduler_ahead, silent_zeros, stale_gradients, stalled_updates, starved_layers, static_scale_wrong,
+    step_on_scaled_gradients, unmoved_weights, unsafe_operator, unscale_twice, update_misplaced, update_missing,
+    updates_below_normal, useless_scaler, vanishing_eps, weights_beyond_fp16,
 };
 
 /// All rules, by code.
@@ -69,6 +69,10 @@ pub fn all() -> &'static [&'static dyn Rule] {
         &flat_loss::FlatLoss,
         &loss_not_finite::LossNotFinite,
         &evaluation_worse::EvaluationWorse,
+        &scalers_apart::ScalersApart,
+        &rank_stopped::RankStopped,
+        &lone_non_finite::LoneNonFinite,
+        &gradients_apart::GradientsApart,
     ]
 }
 
@@ -165,6 +169,10 @@ mod tests {
         AMP702 flat-loss error
         AMP703 loss-not-finite error
         AMP704 evaluation-worse error
+        AMP801 scalers-apart error
+        AMP802 rank-stopped warning
+        AMP803 lone-non-finite warning
+        AMP804 gradients-apart warning
         ");
     }
 

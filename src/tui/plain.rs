@@ -115,6 +115,13 @@ impl Plain {
             tell_problem(run, told, &who, out)?;
             tell_findings(run, told, &who, out)?;
         }
+        for of in &self.ranks.across().findings {
+            let told = self.told.entry(of.rank).or_default();
+            if told.is_news(&of.item) {
+                of.item.with_consequences().for_each(|f| told.remember(f));
+                writeln!(out, "rank {}: {}", of.rank, lines::finding(&of.item))?;
+            }
+        }
         self.tell_progress(now, out)?;
         out.flush()
     }

@@ -74,6 +74,7 @@ fn info(dir: &Path, rank: u32) -> RunInfo {
         started_unix_ms: 1_700_000_000_000,
         pid: 1,
         rank,
+        world_size: None,
         producer: "test 1.0".into(),
         framework: "LibTorch 2.13.0".into(),
         device: "cpu".into(),

@@ -44,6 +44,7 @@ pub fn run_info(name: &str) -> RunInfo {
         started_unix_ms: 1_700_000_000_000,
         pid: 4242,
         rank: 0,
+        world_size: None,
         producer: "ampdoctor-torch 0.1.0".into(),
         framework: "LibTorch 2.13.0".into(),
         device: "cpu".into(),

@@ -27,7 +27,7 @@ fn parameter() -> impl Strategy<Value = Parameter> {
 
 fn info() -> impl Strategy<Value = RunInfo> {
     let texts = (any::<String>(), any::<String>(), any::<String>(), any::<String>(), vec(any::<String>(), 0..4));
-    let numbers = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>());
+    let numbers = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<Option<u32>>());
     (texts, numbers, sampling(), vec(parameter(), 0..4)).prop_map(|(t, n, sampling, parameters)| RunInfo {
         name: t.0,
         producer: t.1,
@@ -38,6 +38,7 @@ fn info() -> impl Strategy<Value = RunInfo> {
         pid: n.1,
         rank: n.2,
         threads: n.3,
+        world_size: n.4,
         sampling,
         parameters,
     })

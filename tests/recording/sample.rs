@@ -14,6 +14,7 @@ pub fn run_info() -> RunInfo {
         started_unix_ms: 1_750_000_000_000,
         pid: 4711,
         rank: 0,
+        world_size: None,
         producer: "test 1.0".into(),
         framework: "LibTorch 2.13.0".into(),
         device: "cpu".into(),

@@ -42,6 +42,7 @@ mod autocast;
 mod doctor;
 mod environment;
 mod events;
+mod launcher;
 mod loss;
 mod masters;
 mod observer;

@@ -9,8 +9,8 @@ use ampdoctor::recording::{RUNS, new_run_dir};
 
 /// `AMPDOCTOR_RUN`, or a new directory under `ampdoctor-runs/` named after the time and the program.
 pub(crate) fn default_dir() -> Result<PathBuf, String> {
-    match std::env::var_os("AMPDOCTOR_RUN").filter(|dir| !dir.is_empty()) {
-        Some(dir) => Ok(PathBuf::from(dir)),
+    match named() {
+        Some(dir) => Ok(dir),
         None => new_run_dir(Path::new(RUNS), &program(), SystemTime::now()).map_err(|error| {
             format!("could not create a run directory in {RUNS}: {error}; set AMPDOCTOR_RUN to one that can be written")
         }),
@@ -61,15 +61,19 @@ impl Drop for RunDir {
     }
 }
 
+/// Whether the environment names a run directory.
+pub(crate) fn is_named() -> bool {
+    named().is_some()
+}
+
+fn named() -> Option<PathBuf> {
+    std::env::var_os("AMPDOCTOR_RUN").filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
 fn program() -> String {
     let exe = std::env::current_exe().ok();
     exe.and_then(|path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))
         .unwrap_or_else(|| "run".into())
-}
-
-/// `RANK` of the environment, as torchrun and its kin set it; 0 otherwise.
-pub(crate) fn rank() -> u32 {
-    std::env::var("RANK").ok().and_then(|rank| rank.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Milliseconds since the Unix epoch.

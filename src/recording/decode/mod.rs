@@ -128,6 +128,7 @@ fn run_info(run: schema::Run) -> Result<RunInfo, Nonsense> {
         started_unix_ms: run.started_unix_ms,
         pid: run.pid,
         rank: run.rank,
+        world_size: run.world_size,
         producer: run.producer,
         framework: run.framework,
         device: run.device,

@@ -85,6 +85,7 @@ fn recorder(disk: &Disk) -> Recorder {
         started_unix_ms: 0,
         pid: 1,
         rank: 0,
+        world_size: None,
         producer: "test".into(),
         framework: "none".into(),
         device: "cpu".into(),

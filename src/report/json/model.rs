@@ -46,6 +46,10 @@ struct RunDocument<'a> {
     /// Of the rank that got furthest.
     steps: u64,
     ranks: usize,
+    /// As many as the launcher said there are.
+    world_size: Option<u32>,
+    /// The rank with the gravest finding, of several.
+    worst_rank: Option<u32>,
     /// Whether every rank said that it ended and had not failed.
     ended_in_order: bool,
 }
@@ -114,7 +118,7 @@ struct DoubtDocument<'a> {
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn of(run: &Run<'a>) -> Self {
+    pub(super) fn of(run: &'a Run<'a>) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
             generator: concat!("ampdoctor ", env!("CARGO_PKG_VERSION")),
@@ -144,6 +148,8 @@ impl<'a> RunDocument<'a> {
             started_unix_ms: info.map(|info| info.started_unix_ms),
             steps: run.ranks.iter().map(|rank| rank.steps()).max().unwrap_or(0),
             ranks: run.ranks.len(),
+            world_size: run.world_size(),
+            worst_rank: run.worst_rank(),
             ended_in_order: run.ended_in_order(),
         }
     }

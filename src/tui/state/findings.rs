@@ -1,7 +1,9 @@
 //! What was found, and what could not be told.
 
+use std::cmp::Reverse;
+
 use crate::report::policy_text;
-use crate::rules::{Accepted, Diagnosis, Doubt, Finding, Health};
+use crate::rules::{Accepted, Diagnosis, Doubt, Finding, Health, Severity};
 
 /// The verdict on the run, with everything it rests on.
 #[derive(Clone, Debug)]
@@ -27,6 +29,20 @@ impl Findings {
             doubts: diagnosis.doubts().to_vec(),
             accepted: diagnosis.accepted().to_vec(),
             policy: policy_text(diagnosis.policy()),
+        }
+    }
+}
+
+impl Findings {
+    /// Adds what was found of the rank beside others.
+    pub fn add(&mut self, found: impl Iterator<Item = Finding>) {
+        self.found.extend(found);
+        self.found.sort_by(|a, b| {
+            let order = |f: &Finding| (Reverse(f.severity), f.onset_step, f.code);
+            order(a).cmp(&order(b)).then_with(|| a.layer.cmp(&b.layer))
+        });
+        if self.found.iter().any(|f| f.severity >= Severity::Warning) {
+            self.health = Health::Findings;
         }
     }
 }

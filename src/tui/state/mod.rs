@@ -1,6 +1,5 @@
 //! What is known of a run, in the terms of the dashboard. `view` has a module of the same name for each one here.
 
-mod agreement;
 mod charts;
 mod findings;
 mod header;
@@ -9,6 +8,7 @@ mod layers;
 mod order;
 mod ranks;
 mod rates;
+mod remark;
 mod run;
 mod window;
 mod zones;

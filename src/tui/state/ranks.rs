@@ -1,13 +1,15 @@
 //! The ranks of a run, each as it is read.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::agreement::{Remark, disagreements, first_alone, first_non_finite};
+use super::remark::Remark;
 use super::{LayerDetail, Run, RunState, Snapshot};
-use crate::rules::Severity;
+use crate::rules::agreement::{apart, first_alone, first_non_finite};
 use crate::rules::whatif::WhatIf;
+use crate::rules::{Across, Company, Finding, OfRank, Peer, Severity};
 use crate::tui::world::Batch;
 
 /// One rank in a line.
@@ -38,12 +40,14 @@ pub struct RankStatus {
 pub struct Ranks {
     blank: Run,
     runs: BTreeMap<u32, Run>,
+    /// What they show beside one another: made when it is asked for and something has changed.
+    across: OnceCell<Across>,
 }
 
 impl Ranks {
     /// A run of which nothing was read yet; every rank begins as `blank`.
     pub fn new(blank: Run) -> Self {
-        Self { blank, runs: BTreeMap::new() }
+        Self { blank, runs: BTreeMap::new(), across: OnceCell::new() }
     }
 
     /// Takes in what was read of one rank at `now`; whether that changed anything.
@@ -64,6 +68,9 @@ impl Ranks {
         if !batch.records.is_empty() {
             run.apply(batch.records, now, batch.age);
         }
+        if changed {
+            self.across.take();
+        }
         changed
     }
 
@@ -74,6 +81,7 @@ impl Ranks {
 
     /// Whether the command that was started has ended, and what there is to say of that.
     pub fn set_command(&mut self, ended: bool, notice: Option<String>) {
+        self.across.take();
         for run in self.runs.values_mut().chain([&mut self.blank]) {
             run.source.command_ended = ended;
             if notice.is_some() {
@@ -115,13 +123,39 @@ impl Ranks {
 
     /// The rank with the gravest finding; of several the one with most of them, then the lowest. Never one that is left from an earlier run.
     pub fn worst(&self) -> Option<u32> {
-        let grave = |run: &Run| {
-            let findings = run.findings();
-            let severity = findings.iter().map(|f| f.severity).max();
-            (severity, findings.iter().filter(|f| Some(f.severity) == severity).count())
+        let grave = |number: u32, run: &Run| {
+            let found: Vec<Severity> = self.severities(number, run);
+            let gravest = found.iter().copied().max();
+            (gravest, found.into_iter().filter(|severity| Some(*severity) == gravest).count())
         };
         let present = self.runs.iter().filter(|(_, run)| !self.is_left_over(run));
-        present.max_by_key(|&(number, run)| (grave(run), Reverse(*number))).map(|(number, _)| *number)
+        present.max_by_key(|&(number, run)| (grave(*number, run), Reverse(*number))).map(|(number, _)| *number)
+    }
+
+    /// Of its own findings, and of those that only the others show.
+    fn severities(&self, number: u32, run: &Run) -> Vec<Severity> {
+        let across = self.across().findings.iter().filter(|of| of.rank == number).map(|of| of.item.severity);
+        run.findings().iter().map(|f| f.severity).chain(across).collect()
+    }
+
+    /// What the ranks show beside one another.
+    pub fn across(&self) -> &Across {
+        self.across.get_or_init(|| {
+            let peers = self.runs.iter().map(|(&number, run)| Peer {
+                number,
+                aggregate: run.diagnosis().aggregate(),
+                process_ended: run.has_lost_its_process(),
+            });
+            let peers = peers.collect();
+            let company = Company { peers, unreadable: Vec::new(), whole: self.are_several() };
+            Across::of(&company, &self.blank.source.policy)
+        })
+    }
+
+    /// What is to be shown of that beside a rank's own findings: its part, and what was found of ranks that recorded nothing.
+    fn beside(&self, shown: Option<u32>) -> impl Iterator<Item = &Finding> {
+        let is_shown = move |of: &&OfRank<Finding>| Some(of.rank) == shown || !self.runs.contains_key(&of.rank);
+        self.across().findings.iter().filter(is_shown).map(|of| &of.item)
     }
 
     /// The run of a rank, or the blank one.
@@ -142,6 +176,7 @@ impl Ranks {
         let shown = self.shown(chosen);
         let mut snapshot = self.run(shown).snapshot(now);
         if self.are_several() {
+            snapshot.findings.add(self.beside(shown).cloned());
             snapshot.ranks = self.statuses(now);
             snapshot.rank = shown;
             snapshot.worst_rank = self.worst();
@@ -179,11 +214,11 @@ impl Ranks {
                 other => remarks.extend(other),
             }
             let header = run.header(now);
-            let findings = run.findings();
+            let findings = self.severities(number, run);
             RankStatus {
                 number,
                 state,
-                severity: findings.iter().map(|f| f.severity).max(),
+                severity: findings.iter().copied().max(),
                 findings: findings.len(),
                 step,
                 loss: header.loss,
@@ -200,18 +235,38 @@ impl Ranks {
         let left_over: Vec<bool> = self.runs.values().map(|run| self.is_left_over(run)).collect();
         let present = self.runs.values().zip(&left_over).filter(|(_, left_over)| !**left_over);
         let aggregates: Vec<_> = present.map(|(run, _)| run.diagnosis().aggregate()).collect();
-        let timelines: Vec<_> = aggregates.iter().map(|aggregate| &aggregate.timeline).collect();
-        let mut remarks = disagreements(&timelines);
+        let mut remarks: Vec<Vec<Remark>> = apart(&aggregates)
+            .into_iter()
+            .map(|apart| {
+                let skips = apart.skips.map(|skips| Remark::Skips(skips.step));
+                let mut remarks: Vec<Remark> =
+                    skips.into_iter().chain(apart.scale.map(|scale| Remark::Scale(scale.step))).collect();
+                remarks.sort_by_key(|remark| remark.step());
+                remarks
+            })
+            .collect();
         let bad: Vec<_> = aggregates.iter().map(|aggregate| first_non_finite(aggregate)).collect();
         if let Some((rank, step)) = first_alone(&bad).and_then(|rank| Some((rank, bad[rank]?))) {
             // It comes first: that a rank skips alone may follow from it.
             remarks[rank].insert(0, Remark::NonFinite(step));
         }
         let mut remarks = remarks.into_iter();
-        let of = |left_over| if left_over { vec![Remark::EarlierRun] } else { remarks.next().unwrap_or_default() };
-        left_over.into_iter().map(of).collect()
+        let of = |(left_over, number): (bool, &u32)| {
+            if left_over {
+                return vec![Remark::EarlierRun];
+            }
+            let gradient =
+                self.across().findings.iter().find(|of| of.rank == *number && of.item.code == GRADIENTS_APART);
+            let mut remarks = remarks.next().unwrap_or_default();
+            remarks.extend(gradient.map(|of| Remark::Gradient(of.item.onset_step)));
+            remarks
+        };
+        left_over.into_iter().zip(self.runs.keys()).map(of).collect()
     }
 }
+
+/// The rule that finds a rank with a gradient of another size.
+const GRADIENTS_APART: &str = "AMP804";
 
 /// What there is to say of a rank that no longer goes on while others do, or did. Ranks wait for each other at every step, so that one which is a few
 /// steps behind is only read late.

@@ -109,6 +109,11 @@ impl Run {
         (self.judge)(&self.diagnosis).found
     }
 
+    /// Whether its process is known to have ended, and all that it recorded was read.
+    pub fn has_lost_its_process(&self) -> bool {
+        !self.source.unread && (self.source.command_ended || self.source.process_gone == Some(true))
+    }
+
     /// What the run is doing at `now`.
     pub fn state(&self, now: Duration) -> RunState {
         let aggregate = self.diagnosis.aggregate();

@@ -4,19 +4,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ampdoctor::observation::{RunInfo, Sampling};
-use ampdoctor::recording::Recorder;
+use ampdoctor::observation::{Note, NoteKind, RunInfo, Sampling};
+use ampdoctor::recording::{Recorder, WriteError, own_run_dir};
 use tch::Tensor;
 use tch::nn::{VarStore, Variables};
 
 use super::{Active, Doctor};
 use crate::environment;
+use crate::launcher::Place;
 use crate::observer::{self, Attachment, Observer};
 use crate::run_dir::{self, RunDir};
 use crate::sampling::Sampler;
 
 /// Share of the step time that the probe may take where nothing else was asked for.
 const DEFAULT_BUDGET: f64 = 0.02;
+
+/// Told by one of several ranks that were given no directory in common.
+const APART: &str = "this is one of several ranks, and AMPDOCTOR_RUN is not set: each records into a directory of its own. Set it to one for all, and they \
+                     are shown side by side and held against one another";
 
 /// How a [`Doctor`] watches, before it is attached.
 ///
@@ -67,7 +72,7 @@ impl DoctorBuilder {
         self
     }
 
-    /// Rank within a distributed run, in place of `RANK` of the environment.
+    /// Rank within a distributed run, in place of what the launcher says (`RANK`, `OMPI_COMM_WORLD_RANK`, `PMI_RANK`, `SLURM_PROCID`).
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
@@ -122,14 +127,22 @@ impl DoctorBuilder {
         let sampling = self.sampling.or_else(environment::sampling).unwrap_or(Sampling::Budget(DEFAULT_BUDGET));
         let sampler = Sampler::new(sampling);
         let attachment = Arc::new(Attachment::new(stores, sampler.first()));
+        let place = self.rank.map_or_else(Place::of_environment, Place::given);
+        if self.run.is_none() && place.rank == 0 && place.world_size > Some(1) && !run_dir::is_named() {
+            eprintln!("ampdoctor: {APART}");
+        }
         let dir = RunDir::claim(self.run.clone().map_or_else(run_dir::default_dir, Ok)?);
-        let info = self.run_info(&attachment, dir.path(), sampling);
-        let recorder = Recorder::create(dir.path(), &info).map_err(|e| e.to_string())?;
+        let info = self.run_info(&attachment, dir.path(), sampling, &place);
+        let (mut recorder, moved) = record(dir.path(), info)?;
+        for said in place.complaint.into_iter().chain(moved) {
+            eprintln!("ampdoctor: {said}");
+            recorder.note(Note { step: 0, kind: NoteKind::Information, text: said });
+        }
         let observer = Observer::install(&attachment).ok_or("LibTorch refused the observer")?;
         Ok(Active::new(attachment, observer, recorder, dir, sampler, sampling))
     }
 
-    fn run_info(&self, attachment: &Attachment, dir: &Path, sampling: Sampling) -> RunInfo {
+    fn run_info(&self, attachment: &Attachment, dir: &Path, sampling: Sampling, place: &Place) -> RunInfo {
         RunInfo {
             name: dir.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned()),
             command: self
@@ -138,7 +151,8 @@ impl DoctorBuilder {
                 .unwrap_or_else(|| std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect()),
             started_unix_ms: run_dir::unix_ms(),
             pid: std::process::id(),
-            rank: self.rank.unwrap_or_else(run_dir::rank),
+            rank: place.rank,
+            world_size: place.world_size,
             producer: concat!("ampdoctor-torch ", env!("CARGO_PKG_VERSION")).into(),
             framework: observer::framework(),
             device: attachment.device(),
@@ -147,4 +161,24 @@ impl DoctorBuilder {
             parameters: attachment.parameters(),
         }
     }
+}
+
+/// Begins the recording. Where another process records the same rank in this directory, it gets one of its own in there, and what there is to say of that: neither
+/// of the two is to lose what it saw.
+fn record(dir: &Path, info: RunInfo) -> Result<(Recorder, Option<String>), String> {
+    match Recorder::create(dir, &info) {
+        Err(WriteError::Busy { .. }) => {}
+        made => return made.map(|recorder| (recorder, None)).map_err(|error| error.to_string()),
+    }
+    let said = format!(
+        "another process, or another doctor of this one, records rank {} in {}; give each process its RANK (0, 1, ...), or set AMPDOCTOR_RUN to a \
+         directory of its own",
+        info.rank,
+        dir.display()
+    );
+    let own =
+        own_run_dir(dir, info.pid).map_err(|error| format!("{said}; none could be made for this one ({error})"))?;
+    let name = own.file_name().map_or_else(|| info.name.clone(), |name| name.to_string_lossy().into_owned());
+    let recorder = Recorder::create(&own, &RunInfo { name, ..info }).map_err(|error| error.to_string())?;
+    Ok((recorder, Some(format!("{said}. This one records apart from the others: {}", own.display()))))
 }

@@ -85,6 +85,8 @@ impl Rule for RankStopped {
 }
 
 fn stopped(peer: &Peer<'_>, company: &Company<'_>, behind: u64) -> Option<Firing> {
+    // Of a recording without a single record the report says so itself, and the verdict is unknown.
+    peer.aggregate.run.as_ref()?;
     let most = company.present().filter_map(Peer::step).max()?;
     // A rank that was killed before its first step is behind all others.
     let (step, taken) = peer.step().map_or((0, 0), |step| (step, step + 1));

@@ -78,7 +78,7 @@ impl Across {
     /// Holds the ranks against one another, under what somebody decided about the rules.
     pub fn of(company: &Company<'_>, policy: &Policy) -> Self {
         let mut across = Self::default();
-        for (rank, found) in by_rank(company, policy) {
+        for (rank, found) in without_echoes(by_rank(company, policy)) {
             let parted = policy.part(under_their_causes(found));
             across.findings.extend(parted.standing.into_iter().map(|item| OfRank { rank, item }));
             across.accepted.extend(parted.accepted.into_iter().map(|item| OfRank { rank, item }));
@@ -117,6 +117,21 @@ fn last_step(company: &Company<'_>, rank: u32, firing: &Firing) -> u64 {
 /// The code of a rank that alone holds values that are not finite, and of one that is alone with its scale or its skips: it skips because of them.
 const CAUSE: &str = "AMP803";
 const EFFECT: &str = "AMP801";
+
+/// Of two ranks that differ each is named. Where one of them skips because of values of its own that are not finite, the other does nothing wrong.
+fn without_echoes(mut found: Vec<(u32, Vec<Finding>)>) -> Vec<(u32, Vec<Finding>)> {
+    let since = |found: &[Finding], code: &str| found.iter().find(|f| f.code == code).map(|f| f.onset_step);
+    let cause = found.iter().find_map(|(rank, found)| {
+        let (cause, effect) = (since(found, CAUSE)?, since(found, EFFECT)?);
+        (cause <= effect).then_some((*rank, effect))
+    });
+    if let Some((cause, step)) = cause {
+        for (_, found) in found.iter_mut().filter(|(rank, _)| *rank != cause) {
+            found.retain(|f| f.code != EFFECT || f.onset_step != step);
+        }
+    }
+    found
+}
 
 /// Of one rank: what follows from another finding stands under it.
 fn under_their_causes(mut found: Vec<Finding>) -> Vec<Finding> {

@@ -161,6 +161,20 @@ fn the_rank_that_is_not_finite_first_is_named_and_its_skips_follow() {
 }
 
 #[test]
+fn of_two_ranks_the_one_that_skips_for_a_nan_of_its_own_is_named_alone() {
+    let bad = rank(1, 64, FINISHED, |s, i| {
+        if (30..32).contains(&i) {
+            s.activation("fc", "linear", F16, &[1.0, f64::NAN]).skipped(SCALE, SCALE / 2.0);
+        } else {
+            s.applied(if i < 30 { SCALE } else { SCALE / 4.0 });
+        }
+    });
+    let found = found(&[healthy(0), bad]);
+    assert_eq!(told(&found[..1]), [(1, "AMP803", Severity::Error)]);
+    assert!(!found.iter().any(|of| of.item.code == "AMP801"), "{found:?}");
+}
+
+#[test]
 fn one_bad_step_that_all_ranks_skip_is_only_told() {
     let skipping = |number: u32| {
         rank(number, 64, FINISHED, move |s, i| {

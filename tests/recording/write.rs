@@ -104,14 +104,25 @@ fn a_recording_that_is_gone_at_the_end_is_an_error_that_says_so() {
     let dir = tempfile::tempdir().expect("a folder");
     let run = dir.path().join("run");
     let deleted = |run: &Path| fs::remove_dir_all(run).expect("deleted");
-    let taken = |run: &Path| drop(Recorder::create(run, &run_info()).expect("a second recorder"));
-    for lose in [&deleted as &dyn Fn(&Path), &taken] {
+    let moved = |run: &Path| fs::rename(run.join("rank-0.amprec"), run.join("elsewhere.amprec")).expect("moved");
+    for lose in [&deleted as &dyn Fn(&Path), &moved] {
         let mut recorder = Recorder::create(&run, &run_info()).expect("a recorder");
         recorder.step(step(0));
         lose(&run);
         let error = recorder.finish(EndReason::Finished).expect_err("it is gone");
         assert!(error.to_string().contains("it was deleted or moved"), "{error}");
     }
+}
+
+#[test]
+fn a_second_recorder_of_the_same_rank_is_refused_and_the_first_loses_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut first = Recorder::create(dir.path(), &run_info()).expect("a recorder");
+    let error = Recorder::create(dir.path(), &run_info()).expect_err("it is being recorded");
+    assert!(matches!(error, WriteError::Busy { .. }) && error.to_string().contains("RANK"), "{error}");
+    first.step(step(0));
+    first.finish(EndReason::Finished).expect("it lies where it lay");
+    Recorder::create(dir.path(), &run_info()).expect("now it is an older one, and makes room");
 }
 
 #[test]

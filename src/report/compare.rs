@@ -50,7 +50,7 @@ pub enum Judgement {
 
 impl<'a> Comparison<'a> {
     /// Holds `run` against `base`.
-    pub fn of(base: &Run<'a>, run: &Run<'a>) -> Self {
+    pub fn of(base: &'a Run<'a>, run: &'a Run<'a>) -> Self {
         Self {
             base: Outcome::of(base),
             run: Outcome::of(run),

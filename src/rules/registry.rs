@@ -77,11 +77,11 @@ pub fn all() -> &'static [&'static dyn Rule] {
 }
 
 /// Rules that judge the run as a whole: their findings name no layer.
-const OF_THE_RUN: [&str; 37] = [
+const OF_THE_RUN: [&str; 41] = [
     "AMP001", "AMP002", "AMP301", "AMP302", "AMP303", "AMP304", "AMP306", "AMP307", "AMP308", "AMP309", "AMP310",
     "AMP401", "AMP402", "AMP403", "AMP404", "AMP405", "AMP406", "AMP407", "AMP408", "AMP409", "AMP411", "AMP601",
     "AMP602", "AMP603", "AMP604", "AMP605", "AMP606", "AMP607", "AMP608", "AMP609", "AMP610", "AMP611", "AMP612",
-    "AMP701", "AMP702", "AMP703", "AMP704",
+    "AMP701", "AMP702", "AMP703", "AMP704", "AMP801", "AMP802", "AMP803", "AMP804",
 ];
 
 /// Whether the findings of the rule of this code may name a layer; those of the others are of the run as a whole.

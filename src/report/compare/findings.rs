@@ -16,7 +16,7 @@ pub struct FindingChanges<'a> {
 }
 
 impl<'a> FindingChanges<'a> {
-    pub(super) fn of(base: &Run<'a>, run: &Run<'a>) -> Self {
+    pub(super) fn of(base: &'a Run<'a>, run: &'a Run<'a>) -> Self {
         let (before, after) = (all(base), all(run));
         let is_in = |others: &[&'a Finding]| {
             let keys: Vec<_> = others.iter().map(|other| key(other)).collect();
@@ -34,7 +34,7 @@ fn key(finding: &Finding) -> (&'static str, &str) {
 }
 
 /// The findings of all ranks with what follows from them, each rule and layer once: as the gravest rank has it.
-fn all<'a>(run: &Run<'a>) -> Vec<&'a Finding> {
+fn all<'a>(run: &'a Run<'a>) -> Vec<&'a Finding> {
     let mut all: Vec<&'a Finding> = Vec::new();
     for finding in run.findings().into_iter().flat_map(|of| of.item.with_consequences()) {
         if all.iter().all(|known| key(known) != key(finding)) {

@@ -37,10 +37,12 @@ fn codes(findings: &[&Finding]) -> Vec<(&'static str, String)> {
 #[test]
 fn a_fault_that_is_mended_is_gone_and_one_that_came_makes_it_worse() {
     let (sick, well) = (run(true, 1.0), run(false, 1.0));
-    let mended = Comparison::of(&single(&sick), &single(&well));
+    let (before, after) = (single(&sick), single(&well));
+    let mended = Comparison::of(&before, &after);
     assert!(codes(&mended.findings.gone).contains(&("AMP102", "fc2".into())), "{:?}", codes(&mended.findings.gone));
     assert_eq!((mended.judgement(), mended.findings.new.len()), (Judgement::NoWorse, 0));
-    let broken = Comparison::of(&single(&well), &single(&sick));
+    let (before, after) = (single(&well), single(&sick));
+    let broken = Comparison::of(&before, &after);
     assert_eq!((broken.judgement(), broken.findings.gone.len()), (Judgement::Worse, 0));
     assert_eq!(broken.findings.new.len(), mended.findings.gone.len());
 }
@@ -48,7 +50,8 @@ fn a_fault_that_is_mended_is_gone_and_one_that_came_makes_it_worse() {
 #[test]
 fn a_run_held_against_itself_differs_in_nothing() {
     let sick = run(true, 1.0);
-    let same = Comparison::of(&single(&sick), &single(&sick));
+    let (before, after) = (single(&sick), single(&sick));
+    let same = Comparison::of(&before, &after);
     assert_eq!((same.findings.new.len(), same.findings.gone.len()), (0, 0));
     assert!(!same.findings.remaining.is_empty() && same.layers.is_empty() && same.settings.is_empty());
     assert_eq!((same.judgement(), &same.base), (Judgement::NoWorse, &same.run));
@@ -63,7 +66,8 @@ fn of_a_run_that_was_not_seen_nothing_is_said() {
 #[test]
 fn layers_are_told_where_their_gradients_fade_and_not_for_another_order_of_the_batches() {
     let (small, normal) = (run(false, 1e-5), run(false, 1.0));
-    let comparison = Comparison::of(&single(&small), &single(&normal));
+    let (before, after) = (single(&small), single(&normal));
+    let comparison = Comparison::of(&before, &after);
     let [change] = &comparison.layers[..] else { panic!("{:?}", comparison.layers) };
     assert_eq!(change.layer, "fc2");
     assert!(change.base.fading_gradient_share > Some(0.9) && change.run.fading_gradient_share < Some(0.1));
@@ -79,7 +83,8 @@ fn a_scaler_that_is_gone_is_one_setting() {
     let mut without = Diagnosis::new();
     plain.records().iter().cloned().for_each(|record| without.apply(record));
     let with = run(false, 1.0);
-    let comparison = Comparison::of(&single(&with), &single(&without));
+    let (before, after) = (single(&with), single(&without));
+    let comparison = Comparison::of(&before, &after);
     let named: Vec<&str> = comparison.settings.iter().map(|setting| setting.name.as_str()).collect();
     assert_eq!(named, ["loss scaler"]);
 }

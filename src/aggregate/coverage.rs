@@ -84,9 +84,19 @@ impl Coverage {
         layer.gradient |= site.probe == Probe::ActivationGrad;
     }
 
+    /// Parameters that were seen whole.
+    pub fn seen_parameters(&self) -> usize {
+        self.parameters.values().filter(|seen| seen.whole()).count()
+    }
+
+    /// Layers that were seen whole.
+    pub fn seen_layers(&self) -> usize {
+        self.layers.values().filter(|seen| seen.whole()).count()
+    }
+
     /// Whether nothing is missing.
     pub fn whole(&self) -> bool {
-        self.parameters.values().all(|seen| seen.whole()) && self.layers.values().all(|seen| seen.whole())
+        self.seen_parameters() == self.parameters.len() && self.seen_layers() == self.layers.len()
     }
 
     /// What is missing, a sentence each, in a fixed order.

@@ -17,13 +17,12 @@ pub(super) fn text(rank: &Rank<'_>, layout: &Layout) -> Vec<String> {
 
 /// How much was seen, in numbers; `None` where the run has no trainable parameter that is known of.
 fn seen(coverage: &Coverage) -> Option<String> {
-    let parameters = coverage.parameters.values().filter(|seen| seen.whole()).count();
-    let layers = coverage.layers.values().filter(|seen| seen.whole()).count();
-    (!coverage.parameters.is_empty()).then(|| {
+    let (parameters, layers) = (coverage.parameters.len(), coverage.layers.len());
+    (parameters > 0).then(|| {
         format!(
-            "seen: gradient and update of {parameters} of {} trainable parameters, activation and its gradient of {layers} of {} layers",
-            coverage.parameters.len(),
-            coverage.layers.len()
+            "seen: gradient and update of {} of {parameters} trainable parameters, activation and its gradient of {} of {layers} layers",
+            coverage.seen_parameters(),
+            coverage.seen_layers()
         )
     })
 }

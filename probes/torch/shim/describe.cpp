@@ -66,6 +66,8 @@ bool is_tracked(const at::Tensor& t) {
 
 namespace {
 
+size_t offset_of(const at::Tensor& t) { return static_cast<size_t>(t.storage_offset()) * t.element_size(); }
+
 uint32_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : static_cast<uint32_t>(t._version()); }
 
 // The memory of the values of a sparse tensor, and what autograd knows of the tensor itself.
@@ -102,6 +104,7 @@ bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
   const auto* impl = t.unsafeGetTensorImpl();
   if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
   out->storage = reinterpret_cast<uintptr_t>(storage_of(t));
+  out->offset = offset_of(t);
   out->version = version_of(t);
   const at::Tensor* readable = &t;
   if (!t.is_cpu()) {
@@ -155,6 +158,12 @@ int ampd_gradient_content(const void* tensor, uintptr_t* storage, uint32_t* vers
 uintptr_t ampd_storage(const void* tensor) {
   const auto* t = static_cast<const at::Tensor*>(tensor);
   return t->defined() ? reinterpret_cast<uintptr_t>(ampdoctor::storage_of(*t)) : 0;
+}
+
+size_t ampd_offset(const void* tensor) {
+  const auto* t = static_cast<const at::Tensor*>(tensor);
+  const bool dense = t->defined() && t->layout() == at::kStrided && t->unsafeGetTensorImpl()->has_storage();
+  return dense ? ampdoctor::offset_of(*t) : 0;
 }
 
 uintptr_t ampd_identity(const void* tensor) {

@@ -183,6 +183,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     if (fn.scope() == at::RecordScope::FUNCTION && starts_with(name, "autograd::engine::evaluate_function")) {
       context->evaluates = true;
       if (t.backward++ == 0) ampd_on_backward(observer->attachment->handle);
+      if (std::strstr(name, "DifferentiableGraphBackward") != nullptr) ampd_on_compiled_graph(observer->attachment->handle);
       return context;
     }
     const bool node = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;

@@ -19,6 +19,7 @@ struct ampd_tensor {
   uint8_t trainable;       // requires grad
   uint32_t version;        // autograd's version counter; 0 where there is none
   uintptr_t storage;       // identity of the storage; 0 where there is none
+  size_t offset;           // bytes from the start of the storage to the first element
 };
 
 enum ampd_dtype { AMPD_F16 = 0, AMPD_BF16 = 1, AMPD_F32 = 2, AMPD_F64 = 3, AMPD_OTHER = 4, AMPD_I64 = 5, AMPD_I32 = 6 };
@@ -45,6 +46,8 @@ int ampd_on_start(void* attachment, const ampd_op* op);
 // `tokens` has one slot a tensor, zero on entry; a non-zero slot asks for a gradient hook that reports with this token.
 void ampd_on_end(void* attachment, const ampd_op* op, uint64_t* tokens);
 void ampd_on_backward(void* attachment);
+// A node of backward is a whole TorchScript graph, whose operators autograd has not recorded.
+void ampd_on_compiled_graph(void* attachment);
 void ampd_on_gradient(void* attachment, uint64_t token, const ampd_tensor* gradient);
 // Something was thrown in a callback; `where` names it.
 void ampd_on_failure(void* attachment, const char* where, const char* what);
@@ -72,6 +75,8 @@ int ampd_describe_gradient(const void* tensor, ampd_tensor* out);
 // Which memory the gradient of a tensor is, and at what version; 0 where there is no gradient. Nothing is copied.
 int ampd_gradient_content(const void* tensor, uintptr_t* storage, uint32_t* version);
 uintptr_t ampd_storage(const void* tensor);
+// Bytes from the start of its storage to its first element.
+size_t ampd_offset(const void* tensor);
 uintptr_t ampd_identity(const void* tensor);
 uint32_t ampd_version(const void* tensor);
 // Tensor data copied to the host by ampd_describe*, from devices whose memory cannot be read, is kept until this is called.

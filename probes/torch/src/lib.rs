@@ -34,7 +34,8 @@
 //! # }
 //! ```
 //!
-//! A loop without a scaler (`opt.backward_step(&loss)`) works the same. The recording goes to `$AMPDOCTOR_RUN`, or to a new directory under
+//! A loop without a scaler (`opt.backward_step(&loss)`) works the same. Several VarStores are attached by [`DoctorBuilder::attach_all`], tensors that are in none by
+//! [`Doctor::attach_tensors`]. The recording goes to `$AMPDOCTOR_RUN`, or to a new directory under
 //! `ampdoctor-runs/`; look at it with `ampdoctor watch`, judge it with `ampdoctor check`. [`Doctor::builder`] sets how closely it watches;
 //! where it does not, `$AMPDOCTOR_SAMPLING` may: `every:1`, `budget:0.05` or `off`. `AMPDOCTOR=off` leaves the doctor out altogether.
 

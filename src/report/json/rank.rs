@@ -6,7 +6,7 @@ use super::super::Rank;
 use super::super::number::Number;
 use super::magnitudes::MagnitudesDocument;
 use super::shadows::ShadowsDocument;
-use crate::aggregate::{Aggregate, Instrument, ScalerSummary, SiteSummary, Timeline};
+use crate::aggregate::{Aggregate, Coverage, ScalerSummary, SiteSummary, Timeline};
 use crate::numerics::{Format, Zones};
 use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
 use crate::recording::Damage;
@@ -73,6 +73,17 @@ struct InstrumentDocument<'a> {
     probe_share: Option<Number>,
     notes: Vec<NoteDocument<'a>>,
     notes_dropped: u64,
+    coverage: Option<CoverageDocument>,
+}
+
+/// What of the model was seen.
+#[derive(Serialize)]
+struct CoverageDocument {
+    parameters: usize,
+    parameters_seen: usize,
+    layers: usize,
+    layers_seen: usize,
+    missing: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -170,7 +181,7 @@ impl<'a> RankDocument<'a> {
             rank: rank.number(),
             process: aggregate.run.as_ref().map(ProcessDocument::of),
             recording: RecordingDocument::of(rank),
-            instrument: InstrumentDocument::of(&aggregate.instrument, aggregate.run.as_ref()),
+            instrument: InstrumentDocument::of(aggregate),
             scaler: ScalerDocument::of(aggregate),
             timeline: TimelineDocument::of(&aggregate.timeline),
             fp32_shadows: ShadowsDocument::of(&aggregate.shadows),
@@ -223,8 +234,21 @@ impl DamageDocument {
     }
 }
 
+impl CoverageDocument {
+    fn of(coverage: &Coverage) -> Self {
+        Self {
+            parameters: coverage.parameters.len(),
+            parameters_seen: coverage.seen_parameters(),
+            layers: coverage.layers.len(),
+            layers_seen: coverage.seen_layers(),
+            missing: coverage.missing(),
+        }
+    }
+}
+
 impl<'a> InstrumentDocument<'a> {
-    fn of(instrument: &'a Instrument, run: Option<&RunInfo>) -> Self {
+    fn of(aggregate: &'a Aggregate) -> Self {
+        let (instrument, run) = (&aggregate.instrument, aggregate.run.as_ref());
         let timed = instrument.step_ns > 0;
         Self {
             sampling: run.map(|run| SamplingDocument::of(run.sampling)),
@@ -238,6 +262,7 @@ impl<'a> InstrumentDocument<'a> {
             probe_share: timed.then(|| Number(instrument.probe_ns as f64 / instrument.step_ns as f64)),
             notes: instrument.notes.iter().map(NoteDocument::of).collect(),
             notes_dropped: instrument.notes_dropped,
+            coverage: Coverage::of(aggregate).as_ref().map(CoverageDocument::of),
         }
     }
 }

@@ -144,6 +144,8 @@ impl Attachment {
         params.refresh(layers);
         let Watching { full, watched } = next(&taken);
         state.begin_step(full, watched || full);
+        let State { params, strangers, blind_spots, .. } = &mut *state;
+        blind_spots.extend(strangers.who_stayed(params));
         Some(taken)
     }
 
@@ -341,6 +343,12 @@ unsafe extern "C" fn ampd_on_end(handle: *mut c_void, op: *const RawOp, tokens: 
 extern "C" fn ampd_on_backward(handle: *mut c_void) {
     let Some(attachment) = attachment(handle) else { return };
     attachment.enter(Callback::Backward, State::backward_starts);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ampd_on_compiled_graph(handle: *mut c_void) {
+    let Some(attachment) = attachment(handle) else { return };
+    attachment.enter(Callback::Backward, State::compiled_graph);
 }
 
 /// # Safety

@@ -173,7 +173,7 @@ impl State {
     fn follow_change(&mut self, changed: &RawTensor, name: &str, op: &RawOp) {
         let at = place(changed);
         let matters = is_low(changed) || name == "copy_" || self.averages.forms.contains_key(&at);
-        if !matters || self.params.find(changed.storage).is_some() {
+        if !matters || self.params.find(changed.place()).is_some() {
             return;
         }
         let form = self.form_of_result(name.trim_end_matches('_'), op);
@@ -270,7 +270,7 @@ impl State {
 
     /// A tensor in terms of parameters and averages.
     fn form(&self, t: &RawTensor) -> Option<Form> {
-        if let Some(param) = self.params.find(t.storage) {
+        if let Some(param) = self.params.find(t.place()) {
             return self.is_whole(param, t).then_some(Form { param: Some(param), of_param: 1.0, ..Form::default() });
         }
         let known = self.averages.forms.get(&place(t)).copied();

@@ -8,12 +8,23 @@ use super::params::Role;
 use super::state::State;
 use super::trace::Entry;
 
+/// What is said of a TorchScript module that LibTorch has compiled.
+const COMPILED: &str = "a TorchScript module runs as compiled graphs, and autograd does not follow the operators in them: their activations are seen, the gradients of these are not; the \
+                        gradients and updates of its parameters are. `tch::jit::set_graph_executor_optimize(false)` before its first call shows all of it";
+
 impl State {
     /// A backward pass begins.
     pub(super) fn backward_starts(&mut self) {
         self.note_backward();
         self.trace.backward_node_begins();
         self.gradients_pending = true;
+    }
+
+    /// A node of backward is a whole TorchScript graph.
+    pub(super) fn compiled_graph(&mut self) {
+        if self.full {
+            self.blind_spots.insert(COMPILED.into());
+        }
     }
 
     /// The gradient of an activation arrived.
@@ -61,7 +72,7 @@ impl State {
     pub(super) fn touches_gradients(&self, op: &RawOp) -> bool {
         op.tensors().iter().any(|t| {
             t.storage != 0
-                && (self.params.find(t.storage).is_some()
+                && (self.params.find(t.place()).is_some()
                     || self
                         .params
                         .iter()

@@ -18,6 +18,7 @@ pub(crate) struct RawTensor {
     pub trainable: u8,
     pub version: u32,
     pub storage: usize,
+    pub offset: usize,
 }
 
 impl RawTensor {
@@ -33,6 +34,7 @@ impl RawTensor {
             trainable: 0,
             version: 0,
             storage: 0,
+            offset: 0,
         }
     }
 
@@ -98,6 +100,11 @@ impl RawTensor {
         })
     }
 
+    /// Where its first element lies.
+    pub(crate) fn place(&self) -> Place {
+        Place { storage: self.storage, offset: self.offset }
+    }
+
     /// Identity of the memory's content within one step.
     pub(crate) fn content(&self) -> Content {
         Content { storage: self.storage, version: self.version }
@@ -128,6 +135,14 @@ pub(crate) unsafe fn dense_memory<'a>(view: &TensorView<'a>) -> Option<&'a [u8]>
         // SAFETY: the caller's promise; the elements are exactly these bytes.
         (data, bytes) => Some(unsafe { std::slice::from_raw_parts(data, bytes) }),
     }
+}
+
+/// Where a tensor's first element lies: tensors may share a storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub storage: usize,
+    /// In bytes.
+    pub offset: usize,
 }
 
 /// A storage at one version of its content.
@@ -213,6 +228,7 @@ unsafe extern "C" {
     pub(crate) fn ampd_describe_gradient(tensor: *const c_void, out: *mut RawTensor) -> c_int;
     pub(crate) fn ampd_gradient_content(tensor: *const c_void, storage: *mut usize, version: *mut u32) -> c_int;
     pub(crate) fn ampd_storage(tensor: *const c_void) -> usize;
+    pub(crate) fn ampd_offset(tensor: *const c_void) -> usize;
     pub(crate) fn ampd_identity(tensor: *const c_void) -> usize;
     pub(crate) fn ampd_version(tensor: *const c_void) -> u32;
     pub(crate) fn ampd_release_copies();
@@ -223,8 +239,8 @@ unsafe extern "C" {
 /// Safe forms of what the shim says about a tensor of tch.
 pub(crate) mod tensor {
     use super::{
-        Content, RawTensor, ampd_describe, ampd_describe_gradient, ampd_gradient_content, ampd_identity, ampd_storage,
-        ampd_version,
+        Content, Place, RawTensor, ampd_describe, ampd_describe_gradient, ampd_gradient_content, ampd_identity,
+        ampd_offset, ampd_storage, ampd_version,
     };
     use tch::Tensor;
 
@@ -261,6 +277,12 @@ pub(crate) mod tensor {
     pub(crate) fn storage(tensor: &Tensor) -> usize {
         // SAFETY: as above.
         unsafe { ampd_storage(tensor.as_ptr().cast()) }
+    }
+
+    /// Where its first element lies.
+    pub(crate) fn place(tensor: &Tensor) -> Place {
+        // SAFETY: as above.
+        Place { storage: storage(tensor), offset: unsafe { ampd_offset(tensor.as_ptr().cast()) } }
     }
 
     /// The address of its TensorImpl: equal for all handles of one tensor.

@@ -31,7 +31,7 @@ impl State {
             if t.storage == 0 || t.dtype().is_none() {
                 continue;
             }
-            if let Some(owner) = self.params.find(t.storage).and_then(|i| self.params.get(i)) {
+            if let Some(owner) = self.params.find(t.place()).and_then(|i| self.params.get(i)) {
                 let (owner, role) = (owner.layer, owner.role);
                 if role == Role::Mastered {
                     self.compare_masters();
@@ -78,25 +78,50 @@ impl State {
         *self.flow.entry(t.storage).or_insert(unknown)
     }
 
-    /// Data meets the model: scans what no parameter has touched yet. Returns whether any of it is not finite.
+    /// What is read here for the first time and was not scanned where it was made: data that meets the model, and what layers computed that autograd does not
+    /// follow, because they are frozen or part of a compiled graph. Returns whether any of it is not finite.
     pub(super) fn data_enters(&mut self, op: &RawOp) -> bool {
         let mut non_finite = false;
         for t in op.tensors() {
-            let known = self.flow.get(&t.storage).copied();
-            let Some(flow) = known.filter(|f| f.layer == INPUT && !f.scanned) else { continue };
+            let Some(flow) = self.flow.get(&t.storage).copied().filter(|f| !f.scanned) else { continue };
             // Labels may lie where data lay that is gone; they are nothing that is scanned.
             let Some(dtype) = t.dtype() else { continue };
+            if self.trace.passed.contains(&t.content()) {
+                continue;
+            }
             let Some(stats) = self.scan(t) else { continue };
             let found = stats.non_finite() > 0;
-            let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
-            entry.operator = self.data_name(flow, dtype).to_owned();
-            entry.inexact = flow.inexact.filter(|&n| n > 0).or_else(|| repeated(t, &entry.stats));
+            let entry = if flow.layer == INPUT {
+                let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
+                entry.operator = self.data_name(flow, dtype).to_owned();
+                entry.inexact = flow.inexact.filter(|&n| n > 0).or_else(|| repeated(t, &entry.stats));
+                entry
+            } else {
+                self.unfollowed(flow, dtype, stats)
+            };
             let index = self.trace.push(entry);
             self.trace.scanned.insert(t.content(), index);
+            self.name_output(flow.made_by, index);
             self.flow.insert(t.storage, Flow { non_finite: found, scanned: true, ..flow });
             non_finite |= found;
         }
         non_finite
+    }
+
+    /// What a layer computed that autograd does not follow.
+    fn unfollowed(&self, flow: Flow, dtype: Dtype, stats: Stats) -> Entry {
+        let mut entry = Entry::new(flow.layer, Probe::Activation, dtype, stats);
+        let maker = flow.made_by.and_then(|op| self.trace.operator(op));
+        entry.operator = maker.map_or_else(|| DATA.to_owned(), |op| op.name.clone());
+        entry.inherited = flow.non_finite;
+        entry
+    }
+
+    /// An operator's first observed output.
+    fn name_output(&mut self, op: Option<OpId>, entry: usize) {
+        if let Some(operator) = op.and_then(|op| self.trace.operators.get_mut(op.0 as usize)) {
+            operator.output.get_or_insert(entry);
+        }
     }
 
     /// What data is called that meets the model: that, or the reduction in 16 bits that made it, which may have done it harm.
@@ -135,9 +160,7 @@ impl State {
         entry.inherited = running.non_finite;
         let index = self.trace.push(entry);
         self.trace.scanned.insert(t.content(), index);
-        if let Some(operator) = running.op.and_then(|op| self.trace.operators.get_mut(op.0 as usize)) {
-            operator.output.get_or_insert(index);
-        }
+        self.name_output(running.op, index);
         u64::from(self.serial) << 32 | (index as u64 + 1)
     }
 }

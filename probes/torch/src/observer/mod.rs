@@ -21,6 +21,7 @@ mod provenance;
 mod recipe;
 mod shadow;
 mod state;
+mod strangers;
 mod trace;
 mod updates;
 

@@ -29,7 +29,7 @@ impl State {
         if !is_in_place(name) {
             return None;
         }
-        let param = op.tensors().first().and_then(|t| self.params.find(t.storage))?;
+        let param = op.tensors().first().and_then(|t| self.params.find(t.place()))?;
         // What is written back from a copy is no update: the copy was updated.
         let written_back = |p: &Param| p.role == Role::Mastered && name == "copy_";
         self.params.get(param).is_some_and(|p| p.parameter && !written_back(p)).then_some(param)

@@ -16,7 +16,7 @@ impl State {
         let (layer, label) = (param.layer, param.tensor_name.clone());
         let gradient = tensor::gradient(&param.tensor).map_or(0, |gradient| gradient.storage);
         for operand in op.tensors().iter().skip(1) {
-            let is_known = operand.storage == gradient || self.params.find(operand.storage).is_some();
+            let is_known = operand.storage == gradient || self.params.find(operand.place()).is_some();
             if is_known || is_finite(operand) {
                 continue;
             }

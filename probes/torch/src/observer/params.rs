@@ -11,7 +11,7 @@ use ampdoctor::scan::Dtype;
 use tch::Tensor;
 use tch::nn::Variables;
 
-use super::border::{Content, tensor};
+use super::border::{Content, Place, tensor};
 use super::layers::{LayerId, Layers, split_path};
 use crate::events::Masters;
 
@@ -63,7 +63,8 @@ struct Store {
 pub(super) struct ParamTable {
     stores: Vec<Store>,
     params: Vec<Param>,
-    by_storage: HashMap<usize, usize>,
+    /// The parameters in each storage, by where they begin: mostly one, but weights may be parts of one flat tensor (as cuDNN wants those of an LSTM).
+    by_storage: HashMap<usize, Vec<(usize, usize)>>,
 }
 
 impl ParamTable {
@@ -113,20 +114,14 @@ impl ParamTable {
         let partners = partners(&named);
         let with_partner = named.into_iter().zip(partners);
         self.params = with_partner.map(|(found, partner)| new_param(found, partner, layers)).collect();
-        self.by_storage = self
-            .params
-            .iter()
-            .enumerate()
-            .map(|(i, p)| (tensor::storage(&p.tensor), i))
-            .filter(|&(s, _)| s != 0)
-            .collect();
+        self.by_storage = by_storage(&self.params);
         true
     }
 
     fn is_current(&self, named: &[Found]) -> bool {
         named.len() == self.params.len()
             && named.iter().all(|found| {
-                self.find(tensor::storage(&found.tensor)).is_some_and(|i| {
+                self.find(tensor::place(&found.tensor)).is_some_and(|i| {
                     let known = &self.params[i];
                     let same_memory = || tensor::storage(&known.tensor) == tensor::storage(&found.tensor);
                     known.role == found.role && (known.name == found.name || same_memory())
@@ -135,9 +130,11 @@ impl ParamTable {
             && self.params.iter().all(|p| self.by_storage.contains_key(&tensor::storage(&p.tensor)))
     }
 
-    /// The parameter or buffer that lives in a storage.
-    pub(super) fn find(&self, storage: usize) -> Option<usize> {
-        self.by_storage.get(&storage).copied()
+    /// The parameter or buffer that lies at a place: of those in its storage the last that begins there or before.
+    pub(super) fn find(&self, at: Place) -> Option<usize> {
+        let here = self.by_storage.get(&at.storage)?;
+        let behind = here.partition_point(|&(begin, _)| begin <= at.offset);
+        here.get(behind.saturating_sub(1)).map(|&(_, index)| index)
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&Param> {
@@ -193,6 +190,18 @@ impl ParamTable {
             })
             .collect()
     }
+}
+
+fn by_storage(params: &[Param]) -> HashMap<usize, Vec<(usize, usize)>> {
+    let mut by_storage: HashMap<usize, Vec<(usize, usize)>> = HashMap::new();
+    for (index, param) in params.iter().enumerate() {
+        let at = tensor::place(&param.tensor);
+        if at.storage != 0 {
+            by_storage.entry(at.storage).or_default().push((at.offset, index));
+        }
+    }
+    by_storage.values_mut().for_each(|here| here.sort_unstable());
+    by_storage
 }
 
 /// The device's name in recordings.

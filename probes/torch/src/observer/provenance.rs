@@ -62,7 +62,7 @@ impl State {
     }
 
     fn input(&self, t: &RawTensor, dtype: Dtype) -> Input {
-        if let Some(param) = self.params.find(t.storage).and_then(|i| self.params.get(i)) {
+        if let Some(param) = self.params.find(t.place()).and_then(|i| self.params.get(i)) {
             return Input::Param { layer: param.layer, tensor: param.tensor_name.clone(), dtype };
         }
         self.trace.scanned.get(&t.content()).map_or(Input::Unseen, |&entry| Input::Entry(entry))

@@ -117,7 +117,7 @@ impl State {
     /// The library's scaler refused a call.
     pub(super) fn note_refusal(&mut self, optimizer: Option<u32>, refusal: Refusal, parameters: &[Tensor]) {
         let name = |parameter: &Tensor| {
-            let known = self.params.find(tensor::storage(parameter)).and_then(|i| self.params.get(i));
+            let known = self.params.find(tensor::place(parameter)).and_then(|i| self.params.get(i));
             known.map_or_else(|| format!("a parameter of shape {:?}", parameter.size()), |p| p.name.clone())
         };
         let parameters = parameters.iter().take(Act::MAX_NAMES).map(name).collect();
@@ -176,7 +176,7 @@ impl State {
         let targets = if name.starts_with('_') { op.tensors() } else { op.tensors().get(..1).unwrap_or_default() };
         let mut gradients = 0;
         for target in targets.iter().filter(|t| t.storage != 0) {
-            match self.params.find(target.storage) {
+            match self.params.find(target.place()) {
                 Some(_) if self.changes_parameter(name, op).is_none() => return,
                 Some(param) if takes_gradient(name) => self.note_parameter(param, name),
                 Some(_) => {}
@@ -184,7 +184,7 @@ impl State {
             }
         }
         // The gradients among the arguments of an operator on a list of parameters are only read.
-        if gradients > 0 && !targets.iter().any(|t| self.params.find(t.storage).is_some()) {
+        if gradients > 0 && !targets.iter().any(|t| self.params.find(t.place()).is_some()) {
             self.note_changed_gradients(name, op, gradients);
         }
     }

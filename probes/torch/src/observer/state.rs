@@ -12,6 +12,7 @@ use super::integers::Inexact;
 use super::layers::{LayerId, Layers};
 use super::params::ParamTable;
 use super::recipe::Recipe;
+use super::strangers::Strangers;
 use super::trace::{OpId, Trace};
 use super::updates::Updates;
 
@@ -94,6 +95,7 @@ pub(super) struct State {
     pub masters_compared: bool,
     /// Of the parameters that were compared: elements that are not what the copy rounds to.
     pub unlike_masters: HashMap<usize, u64>,
+    pub strangers: Strangers,
 }
 
 impl State {
@@ -144,6 +146,7 @@ impl State {
         if self.is_overrun() {
             return false;
         }
+        self.strangers.look_at(name, op, &self.params);
         if op.grad_mode == 0 || is_in_place(name) {
             self.outside_of_autograd(name, op);
             self.follow_average(name, op);
@@ -179,7 +182,7 @@ impl State {
             }
             let same_memory = running.inputs.contains(&t.content());
             is_view &= same_memory;
-            if self.params.find(t.storage).is_some() {
+            if self.params.find(t.place()).is_some() {
                 continue;
             }
             *token = self.output(t, &running, same_memory);

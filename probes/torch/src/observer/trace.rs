@@ -165,6 +165,7 @@ impl Trace {
     /// An activation counts when backward reached it, or when there was no backward at all and it is not finite.
     pub(super) fn observations(self, layers: &Layers, mut intern: impl FnMut(&Site) -> SiteId) -> Vec<Observation> {
         let labels = self.labels();
+        let reached = self.reached();
         let without_backward = self.epoch == 0;
         let site = |entry: &Entry| Site {
             layer: layers.name(entry.layer).to_owned(),
@@ -192,7 +193,7 @@ impl Trace {
         let mut observations = Vec::with_capacity(self.entries.len());
         let mut ids: Vec<Option<SiteId>> = vec![None; self.entries.len()];
         for ((index, entry), via) in self.entries.iter().enumerate().zip(vias) {
-            let unreached = entry.probe == Probe::Activation && !self.is_reached(entry);
+            let unreached = entry.probe == Probe::Activation && !reached[index];
             if unreached && !(without_backward && entry.stats.non_finite() > 0) {
                 continue;
             }
@@ -232,10 +233,16 @@ impl Trace {
         Some(Box::new(Provenance { inputs, argument, inexact: entry.inexact }))
     }
 
-    /// Whether backward reached an activation, or what was computed from the run's data.
-    fn is_reached(&self, entry: &Entry) -> bool {
-        let output = |op: &OpId| self.operator(*op).and_then(|o| o.output).and_then(|i| self.entries.get(i));
-        entry.reached || entry.op.is_none() && entry.consumers.iter().filter_map(output).any(|o| o.reached)
+    /// Of each entry whether backward reached it, or what was computed from it: of the run's data, and of what autograd does not follow.
+    fn reached(&self) -> Vec<bool> {
+        let mut reached: Vec<bool> = self.entries.iter().map(|entry| entry.reached).collect();
+        let output = |op: &OpId| self.operator(*op).and_then(|o| o.output);
+        // What was computed from an entry is an entry behind it.
+        for (index, entry) in self.entries.iter().enumerate().rev() {
+            let reads_on = entry.op.is_none() && !reached[index];
+            reached[index] |= reads_on && entry.consumers.iter().filter_map(output).any(|i| reached[i]);
+        }
+        reached
     }
 
     /// Names of the operators, numbered where a layer uses one several times in a forward: `relu`, `relu#2`.

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p ampdoctor-torch --example gan -- DIRECTORY` saves both networks there.
 use tch::nn::{self, Module, OptimizerConfig};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, Reduction, Tensor};
 
 const LATENT: i64 = 4;
 const BATCH: i64 = 32;
@@ -24,9 +24,15 @@ fn discriminator(p: nn::Path) -> impl Module {
 
 /// Points on a curve.
 fn real() -> Tensor {
-    let t = Tensor::rand([BATCH, 1], (Kind::Float, Device::Cpu)) * 6.28;
+    let t = Tensor::rand([BATCH, 1], (Kind::Float, Device::Cpu)) * std::f64::consts::TAU;
     let phases = Tensor::arange(8, (Kind::Float, Device::Cpu)) * 0.4;
     (t + phases).sin() * 0.8
+}
+
+/// How far the discriminator is from calling a batch real, or fake.
+fn loss(says: &Tensor, real: bool) -> Tensor {
+    let label = if real { says.ones_like() } else { says.zeros_like() };
+    says.binary_cross_entropy_with_logits::<Tensor>(&label, None, None, Reduction::Mean)
 }
 
 fn noise() -> Tensor {
@@ -42,24 +48,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let discriminator_vs = nn::VarStore::new(Device::Cpu);
     let discriminator = discriminator(discriminator_vs.root());
     let mut opt_d = nn::adam(0.5, 0.999, 0.).build(&discriminator_vs, 1e-3)?;
-    let ones = Tensor::ones([BATCH, 1], (Kind::Float, Device::Cpu));
 
     let mut doctor = ampdoctor_torch::Doctor::builder().attach_all(&[&generator_vs, &discriminator_vs]); // ampdoctor: line one
     for step in 1..=60 {
         let fake = generator.forward(&noise());
-        let says_real = discriminator.forward(&real());
-        let says_fake = discriminator.forward(&fake.detach());
-        let loss_d = says_real.binary_cross_entropy_with_logits::<Tensor>(&ones, None, None, tch::Reduction::Mean)
-            + says_fake.binary_cross_entropy_with_logits::<Tensor>(
-                &ones.zeros_like(),
-                None,
-                None,
-                tch::Reduction::Mean,
-            );
+        let loss_d = loss(&discriminator.forward(&real()), true) + loss(&discriminator.forward(&fake.detach()), false);
         opt_d.backward_step(&loss_d);
 
-        let says = discriminator.forward(&fake);
-        let loss_g = says.binary_cross_entropy_with_logits::<Tensor>(&ones, None, None, tch::Reduction::Mean);
+        let loss_g = loss(&discriminator.forward(&fake), true);
         opt_g.backward_step(&loss_g);
         doctor.step(&loss_g); // ampdoctor: line two
         if step % 20 == 0 {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ampdoctor::aggregate::Coverage;
-use ampdoctor::recording::read_run;
+use ampdoctor::recording::{read_run, runs_within};
 use ampdoctor::rules::Diagnosis;
 
 /// What a loop saves, and what the doctor cannot see of it.
@@ -107,8 +107,8 @@ impl Loop {
     fn observed(&self, dir: &Path) -> (Outcome, Vec<PathBuf>) {
         let run = dir.join("run");
         let outcome = self.run(dir, &[("AMPDOCTOR_RUN", &run), ("AMPDOCTOR_SAMPLING", Path::new("every:1"))]);
-        let names = std::iter::once("run".to_owned()).chain((2..).map(|n| format!("run-{n}")));
-        let recordings: Vec<_> = names.map(|name| dir.join(name)).take_while(|path| path.exists()).collect();
+        // A second doctor finds the directory taken, and makes one in there.
+        let recordings: Vec<_> = runs_within(&run).into_iter().chain([run]).collect();
         assert_eq!(recordings.len(), self.recordings, "{}", self.name);
         (outcome, recordings)
     }

@@ -12,7 +12,6 @@ use tch::Tensor;
 use crate::events::{self, Listener, Signal};
 use crate::observer::{Attachment, Observer, StepTrace, Watching};
 use crate::report::RunReport;
-use crate::run_dir::RunDir;
 use crate::sampling::{Sampler, StepFacts};
 use crate::shadow;
 
@@ -25,8 +24,6 @@ pub(super) struct Active {
     attachment: Arc<Attachment>,
     observer: Observer,
     recorder: Recorder,
-    /// Held until the recording is closed.
-    dir: RunDir,
     sampler: Sampler,
     sampling: Sampling,
     began: Instant,
@@ -49,7 +46,6 @@ impl Active {
         attachment: Arc<Attachment>,
         observer: Observer,
         recorder: Recorder,
-        dir: RunDir,
         sampler: Sampler,
         sampling: Sampling,
     ) -> Self {
@@ -65,7 +61,6 @@ impl Active {
             attachment,
             observer,
             recorder,
-            dir,
             sampler,
             sampling,
             began: now,
@@ -311,7 +306,7 @@ impl Active {
         }
         self.record_unfinished_step();
         let reason = if self.detached { EndReason::Detached } else { reason };
-        let Self { recorder, observer, index, dir: _dir, .. } = self;
+        let Self { recorder, observer, index, .. } = self;
         drop(observer);
         let dropped = recorder.dropped_steps();
         match recorder.finish(reason) {

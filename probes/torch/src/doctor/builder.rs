@@ -13,7 +13,7 @@ use super::{Active, Doctor};
 use crate::environment;
 use crate::launcher::Place;
 use crate::observer::{self, Attachment, Observer};
-use crate::run_dir::{self, RunDir};
+use crate::run_dir;
 use crate::sampling::Sampler;
 
 /// Share of the step time that the probe may take where nothing else was asked for.
@@ -131,15 +131,15 @@ impl DoctorBuilder {
         if self.run.is_none() && place.rank == 0 && place.world_size > Some(1) && !run_dir::is_named() {
             eprintln!("ampdoctor: {APART}");
         }
-        let dir = RunDir::claim(self.run.clone().map_or_else(run_dir::default_dir, Ok)?);
-        let info = self.run_info(&attachment, dir.path(), sampling, &place);
-        let (mut recorder, moved) = record(dir.path(), info)?;
+        let dir = self.run.clone().map_or_else(run_dir::default_dir, Ok)?;
+        let info = self.run_info(&attachment, &dir, sampling, &place);
+        let (mut recorder, moved) = record(&dir, info)?;
         for said in place.complaint.into_iter().chain(moved) {
             eprintln!("ampdoctor: {said}");
             recorder.note(Note { step: 0, kind: NoteKind::Information, text: said });
         }
         let observer = Observer::install(&attachment).ok_or("LibTorch refused the observer")?;
-        Ok(Active::new(attachment, observer, recorder, dir, sampler, sampling))
+        Ok(Active::new(attachment, observer, recorder, sampler, sampling))
     }
 
     fn run_info(&self, attachment: &Attachment, dir: &Path, sampling: Sampling, place: &Place) -> RunInfo {

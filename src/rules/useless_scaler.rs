@@ -20,12 +20,12 @@
 //!
 //! ## When it stays silent
 //!
-//! Where anything is held in FP16, and where no step was scanned. On a scale of 1. Where weights or the loss are not finite.
+//! Where anything is held in FP16, and where no step was scanned since the loss is scaled. On a scale of 1. Where weights or the loss are not finite.
 
 use super::non_finite_origin::has_ruined_parameter;
 use super::text::{counted, measured, number, scale, share};
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, SiteSummary};
 use crate::observation::Probe;
 use crate::scan::Dtype;
 
@@ -94,11 +94,18 @@ fn format(aggregate: &Aggregate) -> Option<&'static str> {
     }
 }
 
+/// Scanned steps with a gradient that carried a scale, as far as the recent past tells: what was scanned before there was a scaler says nothing of it.
+fn scaled_scans(aggregate: &Aggregate) -> u64 {
+    let gradients = aggregate.sites.iter().filter(|s| s.site.probe.is_gradient());
+    let scaled = |s: &SiteSummary| s.recent.iter().filter(|x| x.loss_scale.is_some_and(|scale| scale != 1.0)).count();
+    gradients.map(scaled).max().unwrap_or(0) as u64
+}
+
 fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     // A run that is ruined is skipped whatever its format.
     let is_ruined = aggregate.non_finite.loss_bad.is_some() || has_ruined_parameter(aggregate);
     let now = is_scaled(aggregate).filter(|_| !is_ruined)?;
-    let format = format(aggregate).filter(|_| aggregate.instrument.backward_steps >= SCANS)?;
+    let format = format(aggregate).filter(|_| scaled_scans(aggregate) >= SCANS)?;
     let scaler = &aggregate.scaler;
     let steps = scaler.applied + scaler.skipped;
     let skipped = scaler.skipped as f64 / steps.max(1) as f64;
@@ -134,6 +141,7 @@ fn firing(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
 
 #[cfg(test)]
 mod tests {
+    use crate::observation::Tier;
     use crate::observation::scenario::{Scenario, normal};
     use crate::rules::silence::diagnose;
     use crate::rules::{Finding, Severity};
@@ -173,5 +181,21 @@ mod tests {
     fn over_fp16_and_at_a_scale_of_1_it_is_silent() {
         assert!(run(F16, 65536.0, 10).is_none());
         assert!(run(F32, 1.0, 1000).is_none());
+    }
+
+    #[test]
+    fn what_was_scanned_before_there_was_a_scaler_says_nothing_of_it() {
+        let mut run = Scenario::new();
+        run.steps(8, |s, i| {
+            s.loss(1.0).activation("fc", "linear", F32, &normal(64, 1.0, i));
+            s.gradient("fc", "linear", F32, &normal(64, 1.0, i));
+        });
+        run.dynamic_scaler(65536.0).steps(8, |s, i| {
+            s.loss(1.0).applied(65536.0).tier(Tier::Off);
+            if i >= 14 {
+                s.tier(Tier::Full).gradient("fc", "linear", F32, &normal(64, 1.0, i));
+            }
+        });
+        assert!(diagnose(&run).findings().iter().all(|f| f.code != "AMP309"));
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ampdoctor::aggregate::Coverage;
+use ampdoctor::observation::{Probe, Record, Site};
 use ampdoctor::recording::{read_run, runs_within};
 use ampdoctor::rules::Diagnosis;
 
@@ -131,6 +132,36 @@ fn seen(diagnosis: &Diagnosis) -> (String, String, Vec<String>) {
     (parameters, format!("{} of {}", coverage.seen_layers(), coverage.layers.len()), unseen.collect())
 }
 
+/// What a step shows of a part of the model and lacks of the rest: a parameter that has a gradient is stepped, unless the scaler withheld that, and its layer has an
+/// activation and the gradient of one.
+fn lacking(recording: &Path) -> Vec<String> {
+    let mut sites: Vec<Site> = Vec::new();
+    let mut lacking = Vec::new();
+    for record in read_run(recording).expect("the recording opens") {
+        match record.expect("the recording is whole") {
+            Record::Site(_, site) => sites.push(site),
+            Record::Step(step) => {
+                let here: Vec<&Site> = step.observations.iter().map(|o| &sites[o.site.0 as usize]).collect();
+                let any = |probe: Probe, at: &dyn Fn(&Site) -> bool| here.iter().any(|s| s.probe == probe && at(s));
+                for gradient in here.iter().filter(|site| site.probe == Probe::ParamGrad) {
+                    let stepped = step.skipped() || any(Probe::Update, &|s| s.label() == gradient.label());
+                    let layer = |s: &Site| s.layer == gradient.layer;
+                    let computed = any(Probe::Activation, &layer) && any(Probe::ActivationGrad, &layer);
+                    if !stepped || !computed {
+                        lacking.push(format!(
+                            "step {}: {} stepped: {stepped}, layer: {computed}",
+                            step.index,
+                            gradient.label()
+                        ));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    lacking
+}
+
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
@@ -152,6 +183,8 @@ fn examine(of: &Loop) {
         let (seen_parameters, seen_layers, unseen) = seen(&diagnosis);
         let expected = |said: &String| of.unseen.iter().any(|start| said.starts_with(start));
         assert!(unseen.iter().all(expected) && unseen.len() == of.unseen.len(), "{name}: not seen: {unseen:#?}");
+        let lacking = lacking(&recording);
+        assert!(lacking.is_empty(), "{name}: {lacking:#?}");
         parameters.push(seen_parameters);
         layers.push(seen_layers);
     }

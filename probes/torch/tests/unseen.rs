@@ -143,6 +143,26 @@ fn a_model_that_is_trained_and_not_attached_is_told_once() {
 }
 
 #[test]
+fn a_model_that_is_built_after_attaching_is_seen_from_its_first_step_on() {
+    let vs = store(11);
+    let run = observe(&vs, |doctor| {
+        let net = mlp(&vs);
+        let mut opt = nn::Adam::default().build(&vs, 0.1).unwrap();
+        let (x, y) = batch();
+        let loss = net.forward(&x).cross_entropy_for_logits(&y);
+        opt.backward_step(&loss);
+        doctor.step(&loss);
+    });
+    for name in ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"] {
+        run.one(0, Probe::ParamGrad, name);
+        run.one(0, Probe::Update, name);
+    }
+    run.one(0, Probe::Activation, "fc1/linear");
+    run.one(0, Probe::ActivationGrad, "fc2/linear");
+    assert_eq!(run.notes, []);
+}
+
+#[test]
 fn a_variable_that_is_made_and_stepped_in_one_step_is_no_stranger() {
     let vs = store(7);
     let mut opt = nn::Adam::default().build(&vs, 0.1).unwrap();

@@ -99,8 +99,8 @@ impl ParamTable {
         }
     }
 
-    /// Reads the VarStores again where something changed. Never called from a callback: `clip_grad_norm`, `load` and `entry`
-    /// hold the VarStore's lock while they run operators. Returns false where a lock could not be had.
+    /// Reads the VarStores again where something changed. It waits for no lock: `clip_grad_norm`, `load` and `entry` hold the VarStore's while they
+    /// run operators, whose callbacks it may be called from. Returns false where a lock could not be had.
     pub(super) fn refresh(&mut self, layers: &mut Layers) -> bool {
         let mut named = Vec::new();
         for store in &self.stores {
@@ -171,6 +171,10 @@ impl ParamTable {
 
     pub(super) fn len(&self) -> usize {
         self.params.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.params.is_empty()
     }
 
     /// Where they live; the first one's device.

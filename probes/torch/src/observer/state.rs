@@ -152,9 +152,20 @@ impl State {
             self.follow_average(name, op);
         }
         if op.grad_mode != 0 {
+            self.find_first_parameters(op);
             self.running = Some(self.follow(name, op));
         }
         true
+    }
+
+    /// A model that is built after the doctor was attached is there when its first operator runs; without this the first step would show nothing of it. Later
+    /// ones are found at the step's end: what is known by its place in the table must not move within a step.
+    fn find_first_parameters(&mut self, op: &RawOp) {
+        let leaf = |t: &RawTensor| t.trainable != 0 && t.tracked == 0;
+        if self.params.is_empty() && op.tensors().iter().any(leaf) {
+            let Self { params, layers, .. } = self;
+            params.refresh(layers);
+        }
     }
 
     /// Whether this step has more tensors than are kept; said once.

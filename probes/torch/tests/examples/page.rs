@@ -14,7 +14,8 @@ without one (`AMPDOCTOR=off`), and holds that
 
 * the weights are the same, bit for bit, and so is what the program prints;
 * nothing is found: these runs are well;
-* of the model is seen what stands here, and what is not seen is said in the report.
+* of the model is seen what stands here, and what is not seen is said in the report; a parameter that has a gradient at a step has an update at it too, unless a scaler
+  withheld that, and its layer has an activation and the gradient of one.
 
 *Parameters*: how many of the trainable parameters were seen with their gradient and their update. *Layers*: how many of the layers that have such parameters were
 seen with an activation and its gradient. Two numbers are two recordings.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::aggregate::Aggregate;
+use crate::observation::Rounding;
 use crate::observation::scenario::{Scenario, normal};
 use crate::scan::Dtype::{F16, F32};
 

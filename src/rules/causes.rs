@@ -314,8 +314,17 @@ impl<'a> Course<'a> {
     fn explains(&self, cause: &Finding, effect: &Finding) -> bool {
         let graver = cause.severity == Severity::Info && effect.severity > Severity::Info;
         // Of two of one kind the earlier is the cause, so that neither can be each of the other.
-        let is_first = cause.code != effect.code || self.age(cause) < self.age(effect);
+        let is_first = cause.code != effect.code || self.age(cause) < self.age(effect) || self.are_apart(cause, effect);
         !graver && is_first && ROWS.iter().any(|row| row.holds(cause, effect, self))
+    }
+
+    /// Whether two findings began at one step in two layers whose order is known: then the row's direction decides, which holds one way only.
+    fn are_apart(&self, one: &Finding, other: &Finding) -> bool {
+        let place = |finding: &Finding| self.order.get(finding.layer.as_str());
+        one.onset_step == other.onset_step
+            && place(one).is_some()
+            && place(other).is_some()
+            && place(one) != place(other)
     }
 
     fn age<'f>(&self, finding: &'f Finding) -> (u64, Option<usize>, &'f str) {

@@ -225,6 +225,15 @@ fn a_static_scale_that_is_too_high_explains_an_overflow_and_one_too_low_is_set_f
 }
 
 #[test]
+fn of_gradients_that_overflow_from_one_step_on_the_one_nearest_the_loss_is_the_cause() {
+    for findings in [["a", "b", "c"], ["c", "b", "a"]].map(|layers| layers.map(|l| found("AMP202", l, 20, 99)).to_vec())
+    {
+        let told = told(findings, &run(1));
+        assert!(told.len() == 1 && told[0].starts_with("AMP202 c: "), "{told:?}");
+    }
+}
+
+#[test]
 fn onsets_are_known_to_the_distance_of_two_scans() {
     let findings = || vec![found("AMP403", "", 100, 150), found("AMP303", "", 70, 199)];
     assert_eq!(told(findings(), &run(1)).len(), 2);

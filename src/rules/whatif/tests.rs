@@ -255,6 +255,27 @@ fn of_gradients_that_one_layer_inflates_that_layer_is_blamed_and_not_those_that_
 }
 
 #[test]
+fn what_a_layer_in_fp32_computes_sets_no_end_of_the_window() {
+    let highest = |dtype: Dtype| {
+        let mut run = Scenario::new();
+        run.static_scaler(1024.0).steps(4, |s, i| {
+            s.applied(1024.0);
+            backward(s, F16, 1.0, i);
+            s.gradient("wide", "linear", dtype, &normal(512, 1.0, i));
+            s.param_grad("wide", "weight", F32, &normal(512, 1e9, i)).param_grad(
+                "fc1",
+                "weight",
+                F32,
+                &normal(512, 1e3, i),
+            );
+        });
+        let diagnosis = diagnose(&run);
+        window(&whatif(&diagnosis)).highest.label()
+    };
+    assert_eq!((highest(F32).as_str(), highest(F16).as_str()), ("fc1.weight", "wide.weight"));
+}
+
+#[test]
 fn the_scale_in_force_is_the_one_after_the_last_update() {
     let mut run = Scenario::new();
     run.dynamic_scaler(65536.0).steps(4, |s, i| {

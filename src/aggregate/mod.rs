@@ -41,6 +41,7 @@ pub use timeline::{Timeline, TimelinePoint};
 pub use unscaled::{Hardest, Unscaled};
 pub use weights::{Change, Copied, Still, Weight, WeightStep, Weights};
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use judged::Judgement;
@@ -87,6 +88,8 @@ pub struct Aggregate {
     pub latest: Option<Step>,
     /// How the run ended; `None` while it runs, and for ever if it was killed.
     pub end: Option<End>,
+    /// Layers of which an operator's output or its gradient was seen, and whether any was held in FP16.
+    computes_in_fp16: BTreeMap<String, bool>,
     /// Made when it is asked for, once a record.
     judgement: OnceLock<Judgement>,
 }
@@ -170,9 +173,11 @@ impl Aggregate {
     }
 
     /// Whether this tensor's values went through FP16, so that a loss scale can overflow them: FP16 gradients, and where there are such, parameter
-    /// gradients of any dtype, which autocast computes in FP16 and then converts.
+    /// gradients of any dtype, which autocast computes in FP16 and then converts. Not those of a layer that is kept in FP32, all of whose operators
+    /// compute in another format.
     pub fn went_through_fp16(&self, site: &Site) -> bool {
-        site.dtype == Dtype::F16 || (site.probe == Probe::ParamGrad && self.has_fp16_gradients())
+        let may_compute_in_fp16 = || self.computes_in_fp16.get(&site.layer).copied().unwrap_or(true);
+        site.dtype == Dtype::F16 || site.probe == Probe::ParamGrad && self.has_fp16_gradients() && may_compute_in_fp16()
     }
 
     /// Adds one record.
@@ -194,6 +199,9 @@ impl Aggregate {
     fn apply_site(&mut self, id: SiteId, site: Site) {
         if id.0 as usize == self.sites.len() {
             self.weights.add_site(&site, self.run.as_ref());
+            if matches!(site.probe, Probe::Activation | Probe::ActivationGrad) {
+                *self.computes_in_fp16.entry(site.layer.clone()).or_default() |= site.dtype == Dtype::F16;
+            }
             self.sites.push(SiteSummary::new(site));
         }
     }

@@ -218,7 +218,7 @@ mod tests {
     use crate::observation::scenario::{Scenario, normal};
     use crate::rules::silence::{diagnose, first};
     use crate::rules::{Finding, Severity, Value};
-    use crate::scan::Dtype::F16;
+    use crate::scan::Dtype::{F16, F32};
 
     /// Forty steps at a scale of 1024, static or not, with a gradient of this size as it is held.
     fn run(is_static: bool, size: impl Fn(u64) -> f64) -> Option<Finding> {
@@ -247,6 +247,22 @@ mod tests {
         // 64 times 2.8, the largest of 256 normal numbers, has 8.5 octaves to go.
         assert!((58..78).contains(arrives), "{arrives}");
         assert_eq!(f.remedy.set[0].value, "dynamic".into());
+    }
+
+    #[test]
+    fn the_weights_of_a_layer_that_is_kept_in_fp32_may_have_gradients_of_any_size() {
+        let with = |dtype| {
+            let mut run = Scenario::new();
+            run.static_scaler(1024.0).steps(40, |s, i| {
+                s.loss(1.0).applied(1024.0).activation("fc1", "linear", F16, &normal(256, 1.0, i));
+                s.activation("fc2", "linear", dtype, &normal(256, 1.0, i));
+                s.gradient("fc2", "linear", dtype, &normal(256, 1.0, i));
+                s.gradient("fc1", "linear", F16, &normal(256, 1.0, i));
+                s.param_grad("fc2", "weight", F32, &normal(256, 64.0 * (i as f64 / 8.0).exp2(), i));
+            });
+            first(&diagnose(&run), "AMP204").map(|f| f.layer.clone())
+        };
+        assert_eq!((with(F32), with(F16)), (None, Some("fc2".into())));
     }
 
     #[test]

@@ -59,13 +59,6 @@ pub(super) fn is_left_in_fp32(site: &Site) -> bool {
     RUN_IN_FP32.contains(&operator)
 }
 
-/// Whether all gradients of activations that a layer has are FP32, as those of a layer that is kept out of autocast: then those of its parameters are, too.
-fn is_of_fp32_layer(aggregate: &Aggregate, site: &Site) -> bool {
-    let of_layer = |s: &&SiteSummary| s.site.probe == Probe::ActivationGrad && s.site.layer == site.layer;
-    let mut gradients = aggregate.sites.iter().filter(of_layer).peekable();
-    gradients.peek().is_some() && gradients.all(|s| s.site.dtype == Dtype::F32)
-}
-
 impl Held {
     /// How the gradients of this run were held: in FP16 where any activation's was, else in BF16 where any was.
     pub fn of(aggregate: &Aggregate) -> Self {
@@ -92,7 +85,6 @@ impl Held {
         let site = &summary.site;
         match (self, site.probe) {
             (_, Probe::CastGrad) => true,
-            (Self::Fp16, Probe::ParamGrad) if site.dtype != Dtype::F16 => !is_of_fp32_layer(aggregate, site),
             (Self::Fp16, probe) => probe.is_gradient() && aggregate.went_through_fp16(site),
             (_, Probe::ParamGrad) => true,
             (Self::Bf16, Probe::ActivationGrad) => site.dtype == Dtype::Bf16,

@@ -155,6 +155,14 @@ bool other_callbacks(const Watch& observer) {
          observer.other_profiler.load(std::memory_order_relaxed);
 }
 
+void remember_leaves(const Observer& observer, const at::RecordFunction& fn) {
+  for (const auto& input : fn.inputs()) {
+    each_tensor(input, [&](const at::Tensor& t) {
+      if (t.defined() && t.requires_grad() && !ampdoctor::is_tracked(t) && ampdoctor::storage_of(t) != nullptr) observer->remember(t);
+    });
+  }
+}
+
 bool report_start(const Observer& observer, const at::RecordFunction& fn, ampd_op_kind kind) {
   Described described;
   c10::SmallVector<double, 4> scalars;
@@ -168,7 +176,9 @@ bool report_start(const Observer& observer, const at::RecordFunction& fn, ampd_o
   ampd_op op{fn.name(), kind, at::GradMode::is_enabled(), sequence, described.tensors.data(), described.tensors.size(),
              scalars.data(), scalars.size()};
   fail_if_planted(AMPD_IN_START);
-  return ampd_on_start(observer->attachment->handle, &op) != 0;
+  const int wanted = ampd_on_start(observer->attachment->handle, &op);
+  if ((wanted & AMPD_WANTS_REMEMBER) != 0) remember_leaves(observer, fn);
+  return (wanted & AMPD_WANTS_END) != 0;
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {

@@ -40,8 +40,13 @@ struct ampd_op {
   size_t scalar_count;
 };
 
+enum ampd_wanted {
+  AMPD_WANTS_END = 1,       // its end is to be reported too
+  AMPD_WANTS_REMEMBER = 2,  // the addresses of the leaves among its arguments must not be used again in this step
+};
+
 // Implemented by the observer. `attachment` is what was given to ampd_observer_install.
-// Returns whether the operator's end is to be reported too.
+// Returns what is wanted of the operator, enum ampd_wanted.
 int ampd_on_start(void* attachment, const ampd_op* op);
 // `tokens` has one slot a tensor, zero on entry; a non-zero slot asks for a gradient hook that reports with this token.
 void ampd_on_end(void* attachment, const ampd_op* op, uint64_t* tokens);

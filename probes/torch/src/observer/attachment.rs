@@ -13,7 +13,7 @@ use tch::nn::Variables;
 
 use super::border::{RawOp, RawTensor, ampd_plant_exception};
 use super::params::ParamTable;
-use super::state::State;
+use super::state::{State, Wanted};
 use crate::events::{self, Listener, Signal};
 use crate::shadow::{Held, Original};
 
@@ -312,15 +312,15 @@ fn attachment(handle: *mut c_void) -> Option<Arc<Attachment>> {
 unsafe extern "C" fn ampd_on_start(handle: *mut c_void, op: *const RawOp) -> c_int {
     // SAFETY: the shim's promise.
     let (Some(attachment), Some(op)) = (attachment(handle), (unsafe { op.as_ref() })) else { return 0 };
-    let mut wants_end = false;
+    let mut wanted = Wanted::default();
     attachment.enter(Callback::Start, |state| {
         if op.kind == RawOp::BACKWARD_NODE {
             state.backward_node(op);
         } else {
-            wants_end = state.operator_starts(op, events::inside_scaler());
+            wanted = state.operator_starts(op, events::inside_scaler());
         }
     });
-    c_int::from(wants_end)
+    c_int::from(wanted.end) | c_int::from(wanted.remember) << 1
 }
 
 /// # Safety

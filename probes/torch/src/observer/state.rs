@@ -58,6 +58,15 @@ pub(super) struct Running {
     pub inexact: Option<u64>,
 }
 
+/// What the shim is to do with an operator that begins.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Wanted {
+    /// Whether its end is to be reported.
+    pub end: bool,
+    /// Whether the addresses of the parameters among its arguments must not be used again in this step.
+    pub remember: bool,
+}
+
 /// What the observer knows during a step.
 #[derive(Default)]
 pub(super) struct State {
@@ -127,8 +136,8 @@ impl State {
 
     /// A top-level operator outside backward begins.
     ///
-    /// Returns whether its end is to be reported too.
-    pub(super) fn operator_starts(&mut self, op: &RawOp, own_scaler: bool) -> bool {
+    /// Returns what the shim is to do.
+    pub(super) fn operator_starts(&mut self, op: &RawOp, own_scaler: bool) -> Wanted {
         self.running = None;
         self.update_unconfirmed = false;
         let name = if own_scaler && op.grad_mode != 0 { SCALE_LOSS } else { short_name(op.name()) };
@@ -141,21 +150,23 @@ impl State {
         }
         if !self.full {
             self.updated |= op.grad_mode == 0 && self.changes_parameter(name, op).is_some();
-            return self.foreign.is_running();
+            return Wanted { end: self.foreign.is_running(), remember: false };
         }
         if self.is_overrun() {
-            return false;
+            return Wanted::default();
         }
         self.strangers.look_at(name, op, &self.params);
         if op.grad_mode == 0 || is_in_place(name) {
             self.outside_of_autograd(name, op);
             self.follow_average(name, op);
         }
+        let mut wanted = Wanted { end: true, remember: false };
         if op.grad_mode != 0 {
             self.find_first_parameters(op);
+            wanted.remember = self.strangers.reads_one(op, &self.params);
             self.running = Some(self.follow(name, op));
         }
-        true
+        wanted
     }
 
     /// A model that is built after the doctor was attached is there when its first operator runs; without this the first step would show nothing of it. Later

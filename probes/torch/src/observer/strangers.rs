@@ -1,6 +1,9 @@
 //! Tensors that are trained, or that train along, and belong to no VarStore that is observed.
 //!
-//! A variable that was made in this step is in the table only after it; so who is a stranger is decided at the end of the step.
+//! A variable that was made in this step is in the table only after it; so who is a stranger is decided at the end of the step. An optimizer may change a parameter through an
+//! alias that requires no gradient (SGD in C++ steps `p.data()`): that is known by the storage in which forward met the parameter.
+
+use std::collections::HashSet;
 
 use super::border::{Place, RawOp, RawTensor};
 use super::params::ParamTable;
@@ -11,6 +14,8 @@ use super::state::is_in_place;
 pub(super) struct Strangers {
     met: Vec<Stranger>,
     told: [bool; 2],
+    /// Storages of this step's parameters that are not in the table. The shim keeps their addresses from being used again in the step.
+    leaves: HashSet<usize>,
 }
 
 struct Stranger {
@@ -28,7 +33,7 @@ enum Kind {
 /// Operators that set a tensor anew, as an initialisation does, or a copy of a model that follows another; no optimizer steps with them.
 const OVERWRITES: [&str; 6] = ["copy_", "fill_", "zero_", "normal_", "uniform_", "set_"];
 
-/// Strangers of one step that are remembered: the first that stays is told, and no other.
+/// Strangers of one step that are remembered, of each kind: the first that stays is told, and no other.
 const MOST: usize = 64;
 
 impl Strangers {
@@ -36,9 +41,7 @@ impl Strangers {
     pub(super) fn look_at(&mut self, name: &str, op: &RawOp, params: &ParamTable) {
         let found = match name {
             "batch_norm" => statistics(op).map(|t| (Kind::Statistics, t)),
-            _ if op.grad_mode == 0 && is_in_place(name) && !OVERWRITES.contains(&name) => {
-                stepped(op).map(|t| (Kind::Parameter, t))
-            }
+            _ if is_in_place(name) && !OVERWRITES.contains(&name) => self.stepped(op).map(|t| (Kind::Parameter, t)),
             _ => None,
         };
         let Some((kind, t)) = found.filter(|(kind, _)| !self.told[*kind as usize] && self.met.len() < MOST) else {
@@ -60,8 +63,26 @@ impl Strangers {
         }
     }
 
+    /// Whether an operator reads a parameter that is not in the table; its address must then not be used again in this step.
+    pub(super) fn reads_one(&mut self, op: &RawOp, params: &ParamTable) -> bool {
+        let strange = |t: &&RawTensor| is_leaf(t) && params.find(t.place()).is_none();
+        let storages = op.tensors().iter().filter(strange).map(|t| t.storage);
+        let before = self.leaves.len();
+        self.leaves.extend(storages.take(MOST.saturating_sub(before)));
+        self.leaves.len() > before
+    }
+
+    /// A parameter that an operator is about to change, itself or by an alias.
+    fn stepped<'a>(&self, op: &'a RawOp) -> Option<&'a RawTensor> {
+        let t = op.tensors().first().filter(|t| t.storage != 0 && t.dtype().is_some())?;
+        let itself = op.grad_mode == 0 && is_leaf(t);
+        let alias = t.trainable == 0 && self.leaves.contains(&t.storage);
+        (itself || alias).then_some(t)
+    }
+
     /// At the end of a step, when the VarStores have been read again: what is said of those that are in none, once of each kind.
     pub(super) fn who_stayed(&mut self, params: &ParamTable) -> Vec<String> {
+        self.leaves.clear();
         let mut said = Vec::new();
         for stranger in std::mem::take(&mut self.met) {
             let told = &mut self.told[stranger.kind as usize];
@@ -74,9 +95,9 @@ impl Strangers {
     }
 }
 
-/// A parameter that an operator is about to change.
-fn stepped(op: &RawOp) -> Option<&RawTensor> {
-    op.tensors().first().filter(|t| t.storage != 0 && t.trainable != 0 && t.tracked == 0 && t.dtype().is_some())
+/// Whether it is a parameter, by what autograd says of it.
+fn is_leaf(t: &RawTensor) -> bool {
+    t.storage != 0 && t.trainable != 0 && t.tracked == 0 && t.dtype().is_some()
 }
 
 /// The running mean that a batch norm was given, where it was given all that it can be: input, weight, bias, mean and variance.

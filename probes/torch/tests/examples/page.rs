@@ -35,8 +35,7 @@ The report names each under the run that has it, with the reason.
   of its batch norms are not seen. It also names `fc1.weight` there `fc1_weight`, which is why the module is one layer, the root.
 * **A tensor that takes the place of a parameter** (`w = (w - grad * lr).detach().set_requires_grad(true)`) is another tensor: a doctor that was attached to plain tensors follows
   those that are changed in place (`w -= grad * lr`). The report then misses the update of the old one.
-* **A model that the doctor was not attached to** is not observed. The report says so where an optimizer changes its parameters in place; `Sgd` of tch does so by an alias that does not
-  tell, and is not noticed.
+* **A model that the doctor was not attached to** is not observed. The report says so where something changes its parameters in place.
 * **Operators on a thread of the user's own** are seen where the doctor was attached or last stepped, and nowhere else. Each thread that trains a model has a doctor of its own; where `AMPDOCTOR_RUN`
   is `run`, the second records in `run/process-<its number>` and says so.
 

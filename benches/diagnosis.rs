@@ -3,8 +3,8 @@
 //!
 //! The recording is that of an FP16 run with a dynamic loss scale: 25 layers, of each an activation, its gradient, the gradient of
 //! a parameter and its update, so 100 observations a step, from 32 different steps that recur. It is written to a temporary
-//! file, 1 GB for the 100,000 steps that are the default, and read on one thread, three times: decoded alone; decoded and aggregated; the whole
-//! diagnosis, as `ampdoctor report` does it. Told are processor time, and the peak of memory after a tenth of the steps and after all.
+//! file, half a GB for the 100,000 steps that are the default, and read on one thread, three times: decoded alone; decoded and aggregated; the whole
+//! diagnosis, as `ampdoctor report` does it. Then it is recorded anew within the default limit, and what is left of it is counted. Told are processor time, and the peak of memory after a tenth of the steps and after all.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,8 +12,8 @@ use std::path::Path;
 
 use ampdoctor::aggregate::Aggregate;
 use ampdoctor::observation::scenario::{Scenario, StepBuilder, normal};
-use ampdoctor::observation::{Record, Step};
-use ampdoctor::recording::{Records, encode_frame};
+use ampdoctor::observation::{EndReason, Record, Step};
+use ampdoctor::recording::{DEFAULT_LIMIT, Recorder, Records, encode_frame, recording_path};
 use ampdoctor::rules::Diagnosis;
 use ampdoctor::scan::Dtype::{F16, F32};
 
@@ -44,7 +44,61 @@ fn main() -> std::io::Result<()> {
     let diagnosed = seconds(|| peak = diagnose(&long));
     told("diagnosed", diagnosed, observations);
     println!("peak of memory: {after_a_tenth} kB after a tenth of the steps, {peak} kB after all");
+    within_limit(&dir.path().join("run"), steps)
+}
+
+/// Records the same run within the default limit, with a skip at every 1000th step, and tells what is left of it.
+fn within_limit(dir: &Path, steps: u64) -> std::io::Result<()> {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(SCALE).steps(TEMPLATES, step);
+    let mut skip = Scenario::new();
+    skip.dynamic_scaler(SCALE).step(|s| {
+        step(s, 0);
+        s.skipped(SCALE, SCALE);
+    });
+    let of =
+        |run: &Scenario| run.records().iter().filter(|r| matches!(r, Record::Step(_))).cloned().collect::<Vec<_>>();
+    let (templates, skips) = (of(&run), of(&skip));
+    let Some(Record::Run(info)) = run.records().first() else { unreachable!("a run begins with itself") };
+    let mut recorder = Recorder::create(dir, info).expect("a recorder");
+    for record in run.records() {
+        if let Record::Site(_, site) = record {
+            recorder.intern(site);
+        }
+    }
+    let recorded = seconds(|| {
+        for index in 0..steps {
+            let template = if is_event(index) { &skips[0] } else { &templates[index as usize % templates.len()] };
+            let Record::Step(step) = at(template, index) else { unreachable!("a step stays one") };
+            while !recorder.step(step.clone()) {
+                std::thread::yield_now();
+            }
+        }
+    });
+    recorder.finish(EndReason::Finished).expect("written");
+    let path = recording_path(dir, 0);
+    let (mut aggregate, mut whole_events) = (Aggregate::default(), 0);
+    read(&path, |record| {
+        if let Record::Step(step) = &record {
+            whole_events +=
+                u64::from(is_event(step.index) && step.skipped() && step.observations.len() as u64 == 4 * LAYERS);
+        }
+        aggregate.apply(record);
+    });
+    let events = (0..steps).filter(|index| is_event(*index)).count();
+    println!(
+        "within the limit: {} bytes of {DEFAULT_LIMIT}, {whole_events} of {events} events whole, {} steps scanned of {}, {:?}",
+        path.metadata()?.len(),
+        aggregate.instrument.full_steps,
+        aggregate.instrument.steps,
+        aggregate.instrument.thinned
+    );
+    println!("recorded in {recorded:.1} s of the processor time of the side that trains");
     Ok(())
+}
+
+fn is_event(index: u64) -> bool {
+    index % 1000 == 777
 }
 
 fn told(what: &str, seconds: f64, observations: u64) {

@@ -154,6 +154,11 @@ what it needs says so, under \"could not tell\", with what to set; the verdict i
 scaler is recorded at every step, in any tier; a scaler of somebody else's from the first scanned step on. The first four steps are watched without a scan at least (unless it is `off()`):
 that is where a loop shows whether it keeps to the recipe.
 
+A recording that comes near its limit (256 MiB, or what `Doctor::builder().limit(bytes)` or `AMPDOCTOR_LIMIT=1G` says) is thinned: of the older scanned steps only those divisible by a power of two
+keep their tensors, evenly over the run, and all steps with an event do: a skip, a change of the scale, a value that becomes not finite, a loss that stands apart. Loss, loss scale and what the loop did
+stay of all of them as long as there is room. `check`, `report` and `watch` say which steps are left; [format.md](format.md#a-recording-stays-below-its-size) has the details. A rule
+judges what is left, as it does where fewer steps were scanned.
+
 Below, an FP16 run with FP32 weights and a dynamic scaler, 120 steps. *Judged*: the rule has seen what it needs. *Not applicable*: there is nothing of its kind in this run, as a static
 scale or weights that are stepped in FP16.
 

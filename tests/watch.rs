@@ -29,7 +29,7 @@ fn write(run: &Path, fault: Fault, steps: u64, pause: Duration, ended: bool) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            Record::Run(_) | Record::Shadow(_) | Record::Note(_) | Record::End(_) => {}
+            Record::Run(_) | Record::Shadow(_) | Record::Note(_) | Record::Thinned(_) | Record::End(_) => {}
         }
     }
     recorder.finish(EndReason::Finished).expect("written");

@@ -47,7 +47,7 @@ use std::sync::OnceLock;
 use judged::Judgement;
 
 use crate::observation::{
-    End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Tier,
+    End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Thinned, Tier,
 };
 use crate::scan::Dtype;
 
@@ -134,6 +134,8 @@ pub struct Instrument {
     pub notes: Vec<Note>,
     /// Notes that were not kept.
     pub notes_dropped: u64,
+    /// What the recording lost so that it stays below its size; `None` where it has all that was recorded.
+    pub thinned: Option<Thinned>,
 }
 
 impl Instrument {
@@ -190,6 +192,7 @@ impl Aggregate {
             Record::Step(step) => self.apply_step(step),
             Record::Shadow(shadow) => self.shadows.push(&shadow, &self.sites),
             Record::Note(note) => self.apply_note(note),
+            Record::Thinned(thinned) => self.apply_thinned(thinned),
             Record::End(end) => self.end = Some(end),
         }
     }
@@ -211,6 +214,18 @@ impl Aggregate {
             self.scale_dynamics.restart();
         }
         self.scaler_config = Some(config);
+    }
+
+    /// Steps of which nothing is left were taken all the same.
+    fn apply_thinned(&mut self, thinned: Thinned) {
+        let instrument = &mut self.instrument;
+        let before = instrument.thinned.take().unwrap_or_default();
+        // A thinned recording tells it once; one that tells it again tells all of it.
+        let renew = |sum: &mut u64, before: u64, now: u64| *sum = sum.saturating_sub(before).saturating_add(now);
+        renew(&mut instrument.steps, before.removed, thinned.removed);
+        renew(&mut instrument.step_ns, before.removed_step_ns, thinned.removed_step_ns);
+        renew(&mut instrument.probe_ns, before.removed_probe_ns, thinned.removed_probe_ns);
+        instrument.thinned = Some(thinned);
     }
 
     fn apply_note(&mut self, note: Note) {

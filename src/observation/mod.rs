@@ -7,6 +7,7 @@ pub mod scenario;
 mod shadow;
 mod site;
 mod step;
+mod thinned;
 
 pub use recipe::{Act, Product, RecipeEvent, Refusal};
 pub use run::{End, EndReason, Note, NoteKind, Parameter, RunInfo, Sampling};
@@ -14,6 +15,7 @@ pub use scaler::{ScalerConfig, ScalerEvent};
 pub use shadow::{Shadow, ShadowGradient};
 pub use site::{INPUT, Probe, SCALE_LOSS, SCALER, Site, SiteId};
 pub use step::{Cost, Observation, Provenance, Rounding, Step, Tier};
+pub use thinned::Thinned;
 
 /// One entry of a recording, in the order in which it was written.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +32,8 @@ pub enum Record {
     Shadow(Shadow),
     /// Something about the instrument itself.
     Note(Note),
+    /// What was left out of the older part of the recording so that it stays below its size; before the first step that is as it was recorded.
+    Thinned(Thinned),
     /// The last record of a run that ended in order; a killed run has none.
     End(End),
 }

@@ -3,10 +3,10 @@
 use prost::Message;
 
 use super::schema::{self, record::Kind, run, scaler_event};
-use super::{FORMAT, FORMAT_VERSION, frame, recipe};
+use super::{FORMAT, FORMAT_VERSION, columns, frame, recipe};
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Provenance, Record, Rounding, RunInfo,
-    Sampling, ScalerConfig, ScalerEvent, Shadow, Site, SiteId, Step, Tier,
+    Sampling, ScalerConfig, ScalerEvent, Shadow, Site, SiteId, Step, Thinned, Tier,
 };
 use crate::scan::{Dtype, Fidelity, Likeness, Scaled, Stats};
 
@@ -24,6 +24,7 @@ fn kind(record: &Record) -> Kind {
         Record::Step(s) => Kind::Step(step(s)),
         Record::Shadow(s) => Kind::Shadow(shadow(s)),
         Record::Note(n) => Kind::Note(note(n)),
+        Record::Thinned(t) => Kind::Thinned(thinned(t)),
         Record::End(e) => Kind::End(end(e)),
     }
 }
@@ -98,11 +99,14 @@ fn scaler(config: &ScalerConfig) -> schema::Scaler {
 }
 
 fn step(step: &Step) -> schema::Step {
+    let columns = columns::encode(&step.observations);
+    let messages = if columns.is_some() { &[][..] } else { &step.observations };
     schema::Step {
         index: step.index,
         time_ns: step.time_ns,
         tier: tier(step.tier).into(),
-        observations: step.observations.iter().map(observation).collect(),
+        observations: messages.iter().map(observation).collect(),
+        columns,
         loss: step.loss,
         loss_scale: step.loss_scale,
         scaler: step.scaler.iter().map(scaler_event).collect(),
@@ -136,7 +140,7 @@ fn observation(observation: &Observation) -> schema::Observation {
     }
 }
 
-fn provenance(provenance: &Provenance) -> schema::Provenance {
+pub(super) fn provenance(provenance: &Provenance) -> schema::Provenance {
     schema::Provenance {
         inputs: provenance.inputs.iter().map(|input| input.map_or(0, |site| site.0.saturating_add(1))).collect(),
         argument: provenance.argument,
@@ -144,7 +148,7 @@ fn provenance(provenance: &Provenance) -> schema::Provenance {
     }
 }
 
-fn rounding(rounding: &Rounding) -> schema::Rounding {
+pub(super) fn rounding(rounding: &Rounding) -> schema::Rounding {
     schema::Rounding {
         stepped: rounding.stepped.map(fidelity),
         without_masters: rounding.without_masters.map(fidelity),
@@ -230,6 +234,19 @@ fn likeness(l: Likeness) -> schema::Likeness {
         magnitude: l.magnitude,
         fp32_sum: l.fp32_sum,
         fp32_magnitude: l.fp32_magnitude,
+    }
+}
+
+fn thinned(thinned: &Thinned) -> schema::Thinned {
+    schema::Thinned {
+        limit_bytes: thinned.limit_bytes,
+        until: thinned.until,
+        stride: thinned.stride,
+        lightened: thinned.lightened,
+        removed: thinned.removed,
+        lightened_events: thinned.lightened_events,
+        removed_step_ns: thinned.removed_step_ns,
+        removed_probe_ns: thinned.removed_probe_ns,
     }
 }
 

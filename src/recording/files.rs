@@ -71,12 +71,23 @@ pub(super) fn create(run: &Path, rank: u32) -> Result<(PathBuf, File), WriteErro
         // O_APPEND: whatever else writes to the file, no frame is ever laid over another.
         match OpenOptions::new().append(true).create_new(true).open(&path) {
             // Another process may have found it before it was claimed, and moved it aside.
-            Ok(file) if lock::claim(&file) && file.lies_at(&path) => return Ok((path, file)),
+            Ok(file) if lock::claim(&file) && file.lies_at(&path) => {
+                // What a process that was killed had not done with; no reader looks at it.
+                let _ = fs::remove_file(thinned_path(&path));
+                return Ok((path, file));
+            }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => move_aside(run, &path)?,
             Err(error) => return Err(refuse("create the recording", &path)(error)),
         }
     }
+}
+
+/// Where the thinned copy of a recording is written.
+pub(super) fn thinned_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".thinned");
+    path.with_file_name(name)
 }
 
 /// Moves a recording to the next free name that no reader takes for a rank; not one that is being written.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::reader::{open_file, refused};
 use super::{Decoder, Integrity, ReadError, files};
-use crate::observation::Record;
+use crate::observation::{Record, RunInfo};
 
 /// Bytes read at a time.
 const CHUNK: usize = 64 << 10;
@@ -18,6 +18,9 @@ pub enum News {
     Record(Record),
     /// The recording was truncated, or another run took its place: forget what came before; its records follow.
     Restarted,
+    /// Another file of the same run took the place: the recording was thinned, so that it stays below its size. Forget what came before; its records follow anew, without
+    /// those that were left out.
+    Rewritten,
 }
 
 /// Follows a recording while it grows. It never waits: the caller polls, and sleeps when there is nothing new.
@@ -34,6 +37,10 @@ struct Open {
     file: File,
     read: u64,
     decoder: Decoder,
+    /// Its first record.
+    run: Option<RunInfo>,
+    /// A record that was read before it was asked for.
+    ahead: Option<Record>,
 }
 
 impl Follower {
@@ -58,8 +65,11 @@ impl Follower {
             return Ok(Some(News::Record(record)));
         }
         if open.is_replaced()? {
-            self.open = Some(Open::new(&open.path.clone())?).flatten();
-            return Ok(Some(News::Restarted));
+            let (path, before) = (open.path.clone(), open.run.take());
+            self.open = Open::new(&path)?;
+            let run = self.open.as_mut().and_then(|open| open.look_ahead(&mut self.chunk));
+            let is_the_same = run.is_some() && run == before.as_ref();
+            return Ok(Some(if is_the_same { News::Rewritten } else { News::Restarted }));
         }
         record.map(|_| None)
     }
@@ -91,16 +101,30 @@ impl Open {
     /// `None` when there is no file.
     fn new(path: &Path) -> Result<Option<Self>, ReadError> {
         match open_file(path) {
-            Ok(file) => Ok(Some(Self { path: path.into(), file, read: 0, decoder: Decoder::new() })),
+            Ok(file) => {
+                Ok(Some(Self { path: path.into(), file, read: 0, decoder: Decoder::new(), run: None, ahead: None }))
+            }
             Err(ReadError::Missing { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
+    /// Its first record, where it describes a run. What is wrong with it is told when it is asked for.
+    fn look_ahead(&mut self, chunk: &mut [u8]) -> Option<&RunInfo> {
+        self.ahead = self.next_record(chunk).ok().flatten();
+        self.run.as_ref()
+    }
+
     fn next_record(&mut self, chunk: &mut [u8]) -> Result<Option<Record>, ReadError> {
+        if let Some(record) = self.ahead.take() {
+            return Ok(Some(record));
+        }
         loop {
             let content = |source| ReadError::Content { source, path: self.path.clone() };
             if let Some(record) = self.decoder.next_record().map_err(content)? {
+                if let Record::Run(run) = &record {
+                    self.run = Some(run.clone());
+                }
                 return Ok(Some(record));
             }
             match self.file.read(chunk) {

@@ -11,6 +11,7 @@
 //! types of [`observation`](crate::observation) into them and back. What changes in `observation` changes in four places: the
 //! schema, its generated code (`tests/recording_schema.rs` writes it), `encode` and `decode`.
 
+mod columns;
 mod decode;
 mod decoder;
 mod encode;
@@ -25,8 +26,11 @@ mod recipe;
 mod recorder;
 mod run_dir;
 #[rustfmt::skip] // As prost generates it.
+#[expect(clippy::large_enum_variant, reason = "nearly all records are the large one, a step")]
 mod schema;
 mod signal;
+mod size;
+mod thinning;
 mod writer;
 
 pub use decoder::Decoder;
@@ -36,11 +40,13 @@ pub use files::{rank_of, recording_path};
 pub use follower::{Follower, News};
 pub use integrity::{Damage, Integrity};
 pub use reader::{Recording, Records, rank_files, read_run};
-pub use recorder::Recorder;
+pub use recorder::{DEFAULT_LIMIT, Recorder};
 pub use run_dir::{RUNS, new_run_dir, own_run_dir, runs_within, set_aside};
+pub use size::parse_size;
+pub use thinning::LEAST_LIMIT;
 
 /// The version of the format that this ampdoctor writes, and the highest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The mark of a recording, in its first record.
 const FORMAT: &str = "ampdoctor";

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::thinning::Limit;
 use super::writer::{Batch, Shared, Sink, Writer};
 use super::{WriteError, files, signal};
 use crate::observation::{
@@ -15,6 +16,8 @@ use crate::observation::{
     SiteId, Step,
 };
 
+/// The size below which a recording stays where nobody said another: 100 tensors at each of 50,000 steps, and as many again before they are thinned.
+pub const DEFAULT_LIMIT: u64 = 256 << 20;
 /// Steps that may wait for the writer. At ten steps a second the disk may stall for six seconds.
 const QUEUE: usize = 64;
 /// Memory that the waiting steps may take: a full step of a thousand sites takes about half a megabyte.
@@ -52,20 +55,31 @@ pub struct Recorder {
 
 impl Recorder {
     /// Creates `<run>/rank-<n>.amprec`, the directory with it, and writes the run's first record before it returns. A recording
-    /// that is there already is moved aside, to `rank-<n>.amprec.<k>`.
+    /// that is there already is moved aside, to `rank-<n>.amprec.<k>`. It stays below [`DEFAULT_LIMIT`].
     ///
     /// # Errors
-    /// When the file cannot be created or written.
+    /// When the file cannot be created or written, and when another process, or another recorder of this one, is writing it.
     pub fn create(run: &Path, info: &RunInfo) -> Result<Self, WriteError> {
-        let (path, file) = files::create(run, info.rank)?;
-        Self::start(file, path, info)
+        Self::create_within(run, info, Some(DEFAULT_LIMIT))
     }
 
-    fn start(sink: impl Sink, path: PathBuf, info: &RunInfo) -> Result<Self, WriteError> {
+    /// As [`create`](Self::create), and keeps the recording below `limit` bytes (at least [`LEAST_LIMIT`](super::LEAST_LIMIT)): near it, older steps are thinned evenly
+    /// over the run, and steps with an event are kept. While it is thinned, up to half as much lies beside it. `None` lets it grow.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_within(run: &Path, info: &RunInfo, limit: Option<u64>) -> Result<Self, WriteError> {
+        let (path, file) = files::create(run, info.rank)?;
+        let limit = limit.map(|bytes| Limit::new(bytes, &path));
+        Self::start(file, path, info, limit)
+    }
+
+    fn start(sink: impl Sink, path: PathBuf, info: &RunInfo, limit: Option<Limit>) -> Result<Self, WriteError> {
         let shared = Arc::new(Shared::default());
         let (queue, batches) = mpsc::sync_channel(QUEUE);
         let (alive, done) = mpsc::channel();
-        let mut writer = Writer { sink, path: path.clone(), shared: shared.clone(), written: 0, buffer: Vec::new() };
+        let (at, with) = (path.clone(), shared.clone());
+        let mut writer = Writer { sink, path: at, shared: with, written: 0, buffer: Vec::new(), limit };
         let (begun, beginning) = mpsc::sync_channel(1);
         let first = Record::Run(info.clone());
         let thread = thread::Builder::new().name("ampdoctor-recorder".into()).spawn(move || {

@@ -3,7 +3,7 @@
 /// One entry of a recording, one to a frame. A record of a kind that the reader does not know is skipped.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Record {
-    #[prost(oneof = "record::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "record::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<record::Kind>,
 }
 /// Nested message and enum types in `Record`.
@@ -29,6 +29,9 @@ pub mod record {
         /// Before the step that it belongs to.
         #[prost(message, tag = "7")]
         Shadow(super::Shadow),
+        /// In a recording that was thinned, before the first step that is as it was recorded. Since version 2.
+        #[prost(message, tag = "8")]
+        Thinned(super::Thinned),
     }
 }
 /// What ran, where, and how it is sampled.
@@ -179,6 +182,53 @@ pub struct Step {
     /// What the loop did with gradients and parameters, in order.
     #[prost(message, repeated, tag = "11")]
     pub recipe: ::prost::alloc::vec::Vec<RecipeEvent>,
+    /// The same as observations, in columns; a step has one of the two. Since version 2.
+    #[prost(message, optional, tag = "12")]
+    pub columns: ::core::option::Option<Columns>,
+}
+/// Observations in the order in which the tensors were computed: what stands at the same place of each column is of the same tensor. The sums are plain
+/// numbers. The histogram goes from floor(log2 min_abs) to floor(log2 max_abs), and has no exponent where max_abs is 0. The count is the sum of its parts.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Columns {
+    /// What the Site.id is more than that of the observation before, less 1; before the first stands -1.
+    #[prost(sint32, repeated, tag = "1")]
+    pub site_steps: ::prost::alloc::vec::Vec<i32>,
+    #[prost(uint64, repeated, tag = "2")]
+    pub zeros: ::prost::alloc::vec::Vec<u64>,
+    #[prost(float, repeated, tag = "3")]
+    pub min_abs: ::prost::alloc::vec::Vec<f32>,
+    #[prost(float, repeated, tag = "4")]
+    pub max_abs: ::prost::alloc::vec::Vec<f32>,
+    #[prost(double, repeated, tag = "5")]
+    pub sum: ::prost::alloc::vec::Vec<f64>,
+    #[prost(double, repeated, tag = "6")]
+    pub sum_squares: ::prost::alloc::vec::Vec<f64>,
+    /// Of one observation behind the other.
+    #[prost(uint64, repeated, tag = "7")]
+    pub exponent_counts: ::prost::alloc::vec::Vec<u64>,
+    /// Which observations have what follows: how many stand between one and the one before that has it too, or the beginning.
+    #[prost(uint32, repeated, tag = "8")]
+    pub non_finite_at: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint64, repeated, tag = "9")]
+    pub nan: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, repeated, tag = "10")]
+    pub pos_inf: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, repeated, tag = "11")]
+    pub neg_inf: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint32, repeated, tag = "12")]
+    pub inherited_at: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, repeated, tag = "13")]
+    pub via_at: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, repeated, tag = "14")]
+    pub via: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, repeated, tag = "15")]
+    pub rounding_at: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, repeated, tag = "16")]
+    pub rounding: ::prost::alloc::vec::Vec<Rounding>,
+    #[prost(uint32, repeated, tag = "17")]
+    pub provenance_at: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, repeated, tag = "18")]
+    pub provenance: ::prost::alloc::vec::Vec<Provenance>,
 }
 /// The statistics of one tensor at one step.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -557,6 +607,33 @@ pub struct Likeness {
     pub fp32_sum: f64,
     #[prost(double, tag = "15")]
     pub fp32_magnitude: f64,
+}
+/// What was left out of the older part of a recording so that it stays below its size.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Thinned {
+    /// The size below which it stays.
+    #[prost(uint64, tag = "1")]
+    pub limit_bytes: u64,
+    /// Steps from this index on are as they were recorded.
+    #[prost(uint64, tag = "2")]
+    pub until: u64,
+    /// Of the scanned steps before, those whose index is divisible by this have kept their observations.
+    #[prost(uint64, tag = "3")]
+    pub stride: u64,
+    /// Scanned steps without an event that have lost their observations, and have TIER_LIGHT now or are gone.
+    #[prost(uint64, tag = "4")]
+    pub lightened: u64,
+    /// Steps without an event of which nothing is left.
+    #[prost(uint64, tag = "5")]
+    pub removed: u64,
+    /// Steps with an event that have lost their observations.
+    #[prost(uint64, tag = "6")]
+    pub lightened_events: u64,
+    /// Of the steps of which nothing is left: the sums of their costs.
+    #[prost(uint64, tag = "7")]
+    pub removed_step_ns: u64,
+    #[prost(uint64, tag = "8")]
+    pub removed_probe_ns: u64,
 }
 /// Something about the instrument itself.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

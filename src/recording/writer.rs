@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::thinning::Limit;
 use super::{WriteError, encode_frame};
 use crate::observation::Record;
 
@@ -20,6 +21,11 @@ pub(super) trait Sink: Write + Send + 'static {
 
     /// Whether the path still names what was written; what goes wrong in asking is a no.
     fn lies_at(&self, path: &Path) -> bool;
+
+    /// Thins what was written, a piece at a time, where it comes near its limit; its size, where that is another now. Only a file can be thinned.
+    fn thin(&mut self, _: &mut Limit, _written: u64, _appended: u64) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 impl Sink for File {
@@ -38,6 +44,12 @@ impl Sink for File {
     #[cfg(not(unix))]
     fn lies_at(&self, path: &Path) -> bool {
         path.exists()
+    }
+
+    fn thin(&mut self, limit: &mut Limit, written: u64, appended: u64) -> io::Result<Option<u64>> {
+        let Some(replacement) = limit.thin(self, written, appended)? else { return Ok(None) };
+        *self = replacement.file;
+        Ok(Some(replacement.bytes))
     }
 }
 
@@ -67,6 +79,8 @@ pub(super) struct Writer<S> {
     pub(super) shared: Arc<Shared>,
     pub(super) written: u64,
     pub(super) buffer: Vec<u8>,
+    /// What the recording is to stay below; `None` where it may grow.
+    pub(super) limit: Option<Limit>,
 }
 
 impl<S: Sink> Writer<S> {
@@ -96,13 +110,33 @@ impl<S: Sink> Writer<S> {
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_KEPT);
         for record in records {
+            let began = self.buffer.len();
             encode_frame(record, &mut self.buffer);
+            if let Some(limit) = &mut self.limit {
+                limit.add(record, self.buffer.get(began..).unwrap_or_default());
+            }
         }
         if let Err(error) = self.sink.write_all(&self.buffer) {
             return Err(self.failure(error));
         }
         self.written += self.buffer.len() as u64;
-        Ok(())
+        self.thin()
+    }
+
+    /// A recording that cannot be thinned goes on as it is, and says so.
+    fn thin(&mut self) -> Result<(), WriteError> {
+        let Some(limit) = &mut self.limit else { return Ok(()) };
+        match self.sink.thin(limit, self.written, self.buffer.len() as u64) {
+            Ok(replaced) => {
+                self.written = replaced.unwrap_or(self.written);
+                Ok(())
+            }
+            Err(error) => {
+                let note = limit.refusal(&error);
+                self.limit = None;
+                self.write(&[note])
+            }
+        }
     }
 
     fn gone(&self) -> WriteError {

@@ -4,7 +4,7 @@ use super::{Rank, Run};
 use crate::aggregate::Aggregate;
 use crate::observation::{
     Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Record, Rounding, RunInfo, Sampling,
-    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Thinned, Tier,
 };
 use crate::recording::{Decoder, Integrity, ReadError, encode_frame};
 use crate::rules::{
@@ -116,6 +116,7 @@ fn records() -> Vec<Record> {
             failure: Some("the closure panicked: no".into()),
             ..Shadow::default()
         }),
+        Record::Thinned(Thinned { limit_bytes: 1 << 20, until: 1, stride: 2, ..Thinned::default() }),
         Record::Note(Note { step: 1, kind: NoteKind::BlindSpot, text: "A sparse tensor was not scanned.".into() }),
         Record::End(End { steps: 2, dropped_steps: 0, reason: EndReason::Finished }),
     ]

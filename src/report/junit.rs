@@ -4,7 +4,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::brief::{verdict, within};
 use super::{Layout, Rank, Run};
-use crate::rules::{self, Finding, Health, RuleInfo, Severity};
+use crate::rules::{self, Finding, Health, OfRank, RuleInfo, Severity};
 
 /// The report as JUnit XML: whether the run could be judged, and a suite for each rank with a test for each rule, failed where a warning or an error was
 /// found. No times, so that the same recording gives the same bytes.
@@ -12,7 +12,8 @@ pub(super) fn junit(run: &Run<'_>) -> String {
     let name = run.ranks.iter().find_map(|rank| Some(rank.aggregate.run.as_ref()?.name.as_str())).unwrap_or("run");
     let mut report = Report::new(format!("ampdoctor {name}"));
     report.add_test_suite(judged(run));
-    report.add_test_suites(run.ranks.iter().map(suite));
+    report.add_test_suites(run.ranks.iter().map(|rank| suite(rank, run)));
+    report.add_test_suites(absent(run));
     // Text written to memory: there is nothing that can fail, and the crate leaves out characters that XML cannot hold.
     report.to_string().expect("a report is written to memory")
 }
@@ -44,11 +45,12 @@ fn case(name: &str, status: TestCaseStatus) -> TestCase {
     case
 }
 
-fn suite(rank: &Rank<'_>) -> TestSuite {
+fn suite(rank: &Rank<'_>, run: &Run<'_>) -> TestSuite {
     let mut suite = TestSuite::new(format!("rank {}", rank.number()));
+    let beside: Vec<&Finding> = run.across().iter().filter(|of| of.rank == rank.number()).map(|of| &of.item).collect();
     for rule in rules::all() {
         let RuleInfo { code, name, .. } = *rule.info();
-        let all = rank.findings.iter().flat_map(Finding::with_consequences);
+        let all = rank.findings.iter().chain(beside.iter().copied()).flat_map(Finding::with_consequences);
         let found: Vec<&Finding> = all.filter(|of| of.code == code && of.severity > Severity::Info).collect();
         let doubt = rank.doubts.iter().find(|doubt| doubt.code == code);
         let status = match (&found[..], doubt) {
@@ -63,6 +65,18 @@ fn suite(rank: &Rank<'_>) -> TestSuite {
         suite.add_test_case(case(&format!("{code} {name}"), status));
     }
     suite
+}
+
+/// Ranks that recorded nothing: of them nothing is known but that.
+fn absent(run: &Run<'_>) -> Vec<TestSuite> {
+    let is_absent = |number: u32| run.ranks.iter().all(|rank| rank.number() != number);
+    let found = run.across().iter().filter(|of| is_absent(of.rank) && of.item.severity > Severity::Info);
+    let suite = |of: &OfRank<Finding>| {
+        let mut suite = TestSuite::new(format!("rank {}", of.rank));
+        suite.add_test_case(case(&format!("{} {}", of.item.code, of.item.name), failure(&[&of.item])));
+        suite
+    };
+    found.map(suite).collect()
 }
 
 fn failure(found: &[&Finding]) -> TestCaseStatus {
@@ -84,7 +98,10 @@ fn failure(found: &[&Finding]) -> TestCaseStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observation::scenario::Scenario;
+    use crate::observation::{End, EndReason, Record, RunInfo};
     use crate::report::fixture::Fixture;
+    use crate::rules::Diagnosis;
 
     #[test]
     fn a_rule_is_a_test_and_a_doubt_skips_it() {
@@ -100,6 +117,30 @@ mod tests {
             assert!(xml.contains(said), "{said}\n{xml}");
         }
         assert_eq!(xml, junit(&Fixture::sick().three_ranks()), "the same bytes");
+    }
+
+    #[test]
+    fn what_ranks_show_only_beside_one_another_fails_the_rank_that_it_is_said_of() {
+        let mut run = Scenario::new();
+        run.steps(40, |s, _| {
+            s.loss(1.0);
+        });
+        let diagnosis = |rank| {
+            let mut diagnosis = Diagnosis::new();
+            for record in run.records().iter().cloned() {
+                diagnosis.apply(match record {
+                    Record::Run(info) => Record::Run(RunInfo { rank, world_size: Some(3), ..info }),
+                    other => other,
+                });
+            }
+            let reason = EndReason::Finished;
+            diagnosis.apply(Record::End(End { steps: 40, dropped_steps: 0, reason }));
+            diagnosis
+        };
+        let ranks = [0, 2].map(diagnosis);
+        let xml = junit(&Run::of(ranks.iter().map(Rank::of).collect(), &[]));
+        let (_, absent) = xml.split_once(r#"<testsuite name="rank 1" tests="1""#).unwrap_or_else(|| panic!("{xml}"));
+        assert!(absent.contains("AMP802 rank-stopped") && absent.contains("recorded nothing here: rank 1"), "{xml}");
     }
 
     #[test]

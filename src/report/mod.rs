@@ -25,6 +25,7 @@ mod shadows;
 mod suggest;
 mod summary;
 mod text;
+mod thinned;
 mod whatif;
 mod words;
 
@@ -46,6 +47,7 @@ pub use shadows::{LayerShadow, in_words};
 #[cfg(feature = "cli")]
 pub(crate) use suggest::nearest;
 pub use text::{consequence_text, text};
+pub use thinned::thinned_text;
 pub use whatif::{Canvas, Piece, Row, Selection, Tone, WHATIF_SCHEMA_VERSION, whatif_json, whatif_rows, whatif_text};
 
 /// A form in which a run is reported.

@@ -4,6 +4,7 @@ use super::brief::{counted, empty, head, verdict, within};
 use super::evidence::evidence_lines;
 use super::number::{bytes, percent, readable};
 use super::policy::{policy_text, unmatched_text, unused_text};
+use super::thinned::thinned_text;
 use super::whatif::section;
 use super::{Attributed, Layout, Rank, Run, coverage, rounding, shadows};
 use crate::rules::{Doubt, Finding, Health, Omitted, Severity};
@@ -92,6 +93,9 @@ fn header(rank: &Rank<'_>, layout: &Layout) -> String {
     out.extend(rounding::recent(rank, layout));
     out.extend(shadows::summary(rank, layout));
     out.extend(coverage::text(rank, layout));
+    if let Some(thinned) = &instrument.thinned {
+        out.push_str(&layout.wrap("  ", "    ", &format!("The recording was thinned: {}.", thinned_text(thinned))));
+    }
     for line in endings(rank) {
         out.push_str(&layout.wrap("  ", "  ", &line));
     }

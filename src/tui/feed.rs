@@ -132,8 +132,9 @@ impl Tail {
                 }
                 batch.records.push(record);
             }
-            Ok(Some(News::Restarted)) => {
-                *batch = Batch { rank: self.number, restarted: true, more: true, ..Batch::default() };
+            Ok(Some(news @ (News::Restarted | News::Rewritten))) => {
+                let rewritten = news == News::Rewritten;
+                *batch = Batch { rank: self.number, restarted: true, rewritten, more: true, ..Batch::default() };
             }
             Ok(None) => batch.more = false,
             Err(error) => {
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
     use crate::observation::EndReason;
     use crate::observation::RunInfo;
-    use crate::recording::Recorder;
+    use crate::recording::{LEAST_LIMIT, Recorder};
     use crate::tui::state::{Ranks, Run, RunState, Source};
     use crate::tui::testing::{run_info, step};
 
@@ -263,6 +264,28 @@ mod tests {
         let file = std::fs::File::options().write(true).open(dir.path().join("rank-0.amprec")).expect("recorded");
         file.set_modified(SystemTime::now() + Duration::from_secs(3600)).expect("made of the future");
         assert_eq!(Feed::new(dir.path()).poll().remove(0).age, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_recording_that_is_thinned_is_read_anew_and_is_no_other_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut feed = Feed::new(dir.path());
+        let mut recorder = Recorder::create_within(dir.path(), &run_info("r"), Some(LEAST_LIMIT)).expect("a recording");
+        let (mut seen, mut rewritten) = (0, 0);
+        for index in 0..2000 {
+            while !recorder.step(step(index)) {
+                std::thread::yield_now();
+            }
+            for batch in feed.poll() {
+                assert_eq!(batch.restarted, batch.rewritten);
+                rewritten += u32::from(batch.rewritten);
+                seen = batch
+                    .records
+                    .iter()
+                    .fold(seen, |seen, r| if let Record::Step(s) = r { seen.max(s.index) } else { seen });
+            }
+        }
+        assert!(rewritten > 0 && seen > 1000, "{rewritten} times, to step {seen}");
     }
 
     /// What the run seemed to do after each look at an old recording whose process is gone, until all of it was read.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::state::{Header, Ranks, RunState, Snapshot};
 use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale};
 use crate::observation::EndReason;
-use crate::report::consequence_text;
+use crate::report::{consequence_text, thinned_text};
 use crate::rules::{Finding, Health};
 
 /// One line about the present: `step 1,204  loss 0.183  scale 2^13 = 8,192  skips 3  38.2 steps/s  probe 2.1 %`.
@@ -89,6 +89,7 @@ fn summary_of(snapshot: &Snapshot, rank: &str) -> Vec<String> {
     if header.step.is_some() {
         lines.push(progress(header));
     }
+    lines.extend(snapshot.instrument.thinned.iter().map(|thinned| format!("thinned: {}", thinned_text(thinned))));
     lines.extend(findings.policy.iter().cloned());
     lines.push(verdict(snapshot));
     lines.extend(findings.found.iter().map(finding));

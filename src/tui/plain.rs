@@ -86,7 +86,7 @@ impl Plain {
             bail!("{problem}");
         }
         for batch in batches {
-            if batch.restarted {
+            if batch.restarted && !batch.rewritten {
                 self.told.remove(&batch.rank);
             }
             self.ranks.take(batch, world.now());

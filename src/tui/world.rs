@@ -25,6 +25,8 @@ pub struct Batch {
     pub rank: u32,
     /// Another recording took the place of the one that was read: forget what came before these records.
     pub restarted: bool,
+    /// Whether that is the same one, thinned: what was told of it stays told.
+    pub rewritten: bool,
     /// New records, in order.
     pub records: Vec<Record>,
     /// Whether more can be read at once.

@@ -205,11 +205,11 @@ fn a_huge_foreign_file_is_given_up_early() {
 
 #[test]
 fn a_recording_of_the_future_says_update_and_not_damaged() {
-    // Record { run: Run { format: "ampdoctor", version: 2, producer: "probe 9.0" } }
-    let payload = b"\x0a\x18\x0a\x09ampdoctor\x10\x02\x42\x09probe 9.0";
+    // Record { run: Run { format: "ampdoctor", version: 3, producer: "probe 9.0" } }
+    let payload = b"\x0a\x18\x0a\x09ampdoctor\x10\x03\x42\x09probe 9.0";
     let (_, integrity) = decode([&tfrecord(payload)[..]]);
     let error = integrity.expect_err("too new");
-    assert_eq!(error, DecodeError::TooNew { version: 2, producer: "probe 9.0".into() });
+    assert_eq!(error, DecodeError::TooNew { version: 3, producer: "probe 9.0".into() });
     assert!(error.to_string().contains("update ampdoctor"), "{error}");
 }
 

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-use ampdoctor::observation::{EndReason, Record};
+use ampdoctor::observation::{EndReason, Record, RunInfo};
 use ampdoctor::recording::{Follower, News, ReadError, Recorder, recording_path};
 
 use crate::sample::{encode, records, run_info, step};
@@ -74,9 +74,10 @@ fn a_new_run_in_the_same_place_starts_afresh() {
     let mut follower = Follower::new(dir.path());
     assert_eq!(all_news(&mut follower).len(), records().len());
 
-    let recorder = Recorder::create(dir.path(), &run_info()).expect("a recorder");
+    let next = || RunInfo { started_unix_ms: run_info().started_unix_ms + 1, ..run_info() };
+    let recorder = Recorder::create(dir.path(), &next()).expect("a recorder");
     let after = all_news(&mut follower);
-    assert_eq!(after, [News::Restarted, News::Record(Record::Run(run_info()))]);
+    assert_eq!(after, [News::Restarted, News::Record(Record::Run(next()))]);
     assert!(!follower.ended());
     drop(recorder);
 
@@ -88,7 +89,7 @@ fn a_new_run_in_the_same_place_starts_afresh() {
 }
 
 #[test]
-fn a_recording_that_vanishes_keeps_what_was_read() {
+fn a_recording_that_vanishes_keeps_what_was_read_and_is_known_when_it_comes_back() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = recording_path(dir.path(), 0);
     append(&path, &encode(&records()[..4]).0);
@@ -98,7 +99,7 @@ fn a_recording_that_vanishes_keeps_what_was_read() {
     assert_eq!(all_news(&mut follower), []);
     assert_eq!(follower.integrity().and_then(|i| i.last_step), Some(0));
     append(&path, &encode(&records()[..1]).0);
-    assert_eq!(all_news(&mut follower)[0], News::Restarted);
+    assert_eq!(all_news(&mut follower), [News::Rewritten, News::Record(Record::Run(run_info()))]);
 }
 
 #[test]

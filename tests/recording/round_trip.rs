@@ -2,7 +2,8 @@
 
 use ampdoctor::observation::{
     Act, Cost, End, EndReason, Note, NoteKind, Observation, Parameter, Probe, Product, Provenance, RecipeEvent, Record,
-    Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step, Tier,
+    Refusal, Rounding, RunInfo, Sampling, ScalerConfig, ScalerEvent, Shadow, ShadowGradient, Site, SiteId, Step,
+    Thinned, Tier,
 };
 use ampdoctor::scan::{Dtype, ExponentHistogram, Fidelity, Likeness, Scaled, Stats};
 use proptest::collection::vec;
@@ -284,6 +285,19 @@ fn end() -> impl Strategy<Value = End> {
     })
 }
 
+fn thinned() -> impl Strategy<Value = Thinned> {
+    proptest::array::uniform8(any::<u64>()).prop_map(|n| Thinned {
+        limit_bytes: n[0],
+        until: n[1],
+        stride: n[2],
+        lightened: n[3],
+        removed: n[4],
+        lightened_events: n[5],
+        removed_step_ns: n[6],
+        removed_probe_ns: n[7],
+    })
+}
+
 fn run() -> impl Strategy<Value = Vec<Record>> {
     vec(site(), 0..4).prop_flat_map(|sites| {
         let n = sites.len() as u32;
@@ -292,6 +306,7 @@ fn run() -> impl Strategy<Value = Vec<Record>> {
             1 => scaler().prop_map(Record::Scaler),
             1 => note().prop_map(Record::Note),
             1 => shadow(n).prop_map(Record::Shadow),
+            1 => thinned().prop_map(Record::Thinned),
         ];
         (info(), Just(sites), vec(later, 0..6), end()).prop_map(|(info, sites, later, end)| {
             let sites = sites.into_iter().enumerate().map(|(i, site)| Record::Site(SiteId(i as u32), site));

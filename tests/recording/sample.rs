@@ -119,6 +119,14 @@ pub fn observed(index: u64, sites: &[SiteId]) -> Step {
     Step { observations: sites.iter().map(|&site| observation(site)).collect(), ..step(index) }
 }
 
+/// The step with sums that a double holds: its observations stand in columns, where those of others are messages.
+pub fn in_columns(mut step: Step) -> Step {
+    for observation in &mut step.observations {
+        (observation.stats.sum.exponent, observation.stats.sum_squares.exponent) = (0, 0);
+    }
+    step
+}
+
 /// A comparison with FP32 in which each number is another one.
 pub fn shadow(step: u64, site: SiteId) -> Shadow {
     let likeness = Likeness {
@@ -165,7 +173,7 @@ pub fn records() -> Vec<Record> {
         Record::Run(run_info()),
         Record::Site(SiteId(0), site("fc")),
         Record::Scaler(scaler),
-        Record::Step(observed(0, &[SiteId(0)])),
+        Record::Step(in_columns(observed(0, &[SiteId(0)]))),
         Record::Note(Note { step: 0, kind: NoteKind::BlindSpot, text: "a sparse tensor was not scanned".into() }),
         Record::Site(SiteId(1), site("head")),
         Record::Shadow(shadow(1, SiteId(0))),

@@ -39,6 +39,7 @@ fn kind(record: &Record) -> char {
         Record::Step(_) => 'S',
         Record::Shadow(_) => 'h',
         Record::Note(_) => 'n',
+        Record::Thinned(_) => 't',
         Record::End(_) => 'E',
     }
 }

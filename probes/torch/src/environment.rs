@@ -1,6 +1,7 @@
 //! What the environment says of a doctor, so that a program need not be built again to be watched more closely, or not at all.
 
 use ampdoctor::observation::Sampling;
+use ampdoctor::recording::{DEFAULT_LIMIT, LEAST_LIMIT, parse_size};
 
 /// Whether `AMPDOCTOR=off` asks for no doctor at all: then nothing is observed and nothing is written.
 pub(crate) fn is_off() -> bool {
@@ -25,6 +26,21 @@ pub(crate) fn sampling() -> Option<Sampling> {
         );
     }
     parsed
+}
+
+/// `AMPDOCTOR_LIMIT`: the size below which the recording stays, such as `64M` or `1G`, or `off` to let it grow; the default where it says nothing. What it says
+/// wrongly is told on standard error.
+pub(crate) fn limit() -> Option<u64> {
+    let Some(text) = variable("AMPDOCTOR_LIMIT") else { return Some(DEFAULT_LIMIT) };
+    if text == "off" {
+        return None;
+    }
+    parse_size(&text).filter(|bytes| *bytes >= LEAST_LIMIT).or_else(|| {
+        eprintln!(
+            "ampdoctor: AMPDOCTOR_LIMIT is a size of at least {LEAST_LIMIT} bytes, such as `64M` or `1G`, or `off`, not `{text}`; the default holds"
+        );
+        Some(DEFAULT_LIMIT)
+    })
 }
 
 fn variable(name: &str) -> Option<String> {

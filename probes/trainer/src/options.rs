@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ampdoctor::recording::{LEAST_LIMIT, parse_size};
 use clap::{Parser, ValueEnum};
 
 use crate::fault::{BrokenRecipe, FaultSpec};
@@ -84,8 +85,11 @@ pub struct Options {
     /// Directory to record into [default: AMPDOCTOR_RUN, or the doctor's own choice]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
+    /// Keep the recording below this size: 64M, 1G, or off [default: AMPDOCTOR_LIMIT, or 256M]
+    #[arg(long, value_name = "SIZE", value_parser = limit)]
+    pub limit: Option<u64>,
     /// Train without the doctor
-    #[arg(long, conflicts_with_all = ["every", "budget", "run", "shadow_every"])]
+    #[arg(long, conflicts_with_all = ["every", "budget", "run", "shadow_every", "limit"])]
     pub no_doctor: bool,
     /// Plant a fault: `NAME[=STRENGTH][@STEP][:LAYER]`; see --list-faults
     #[arg(long, value_name = "FAULT")]
@@ -203,6 +207,17 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A size, as `64M` or `1G`; `off` is none.
+fn limit(text: &str) -> Result<u64, String> {
+    if text == "off" {
+        return Ok(u64::MAX);
+    }
+    match parse_size(text) {
+        Some(bytes) if bytes >= LEAST_LIMIT => Ok(bytes),
+        _ => Err(format!("a size of at least {} KiB is needed, such as 64M, or off", LEAST_LIMIT >> 10)),
+    }
+}
+
 /// A share of the time, as `2%` or `0.02`.
 fn share(text: &str) -> Result<f64, String> {
     let parsed = match text.strip_suffix('%') {
@@ -300,6 +315,14 @@ mod tests {
             Options::try_parse_from(["t", "--precision", "fp32", "--fault", "overflow", "--keep-settings"]).unwrap();
         assert_eq!((options.apply_fault(), options.precision), (Vec::new(), Precision::Fp32));
         assert!(Options::try_parse_from(["t", "--keep-settings"]).is_err());
+    }
+
+    #[test]
+    fn a_limit_is_a_size_or_off() {
+        let limit = |text: &str| Options::try_parse_from(["t", "--limit", text]).map(|options| options.limit);
+        assert_eq!(limit("64M").unwrap(), Some(64 << 20));
+        assert_eq!(limit("off").unwrap(), Some(u64::MAX));
+        assert!(limit("1k").is_err() && limit("much").is_err());
     }
 
     #[test]

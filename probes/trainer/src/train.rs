@@ -88,6 +88,10 @@ fn attach(options: &Options, command: Vec<String>, vs: &nn::VarStore) -> Doctor 
         Some(share) => builder.budget(share),
         None => builder.every(options.every),
     };
+    let builder = match options.limit {
+        Some(bytes) => builder.limit(bytes),
+        None => builder,
+    };
     match &options.run {
         Some(dir) => builder.run(dir),
         None => builder,

@@ -3,7 +3,7 @@
 mod quick;
 mod sites;
 mod step;
-mod wire;
+pub(super) mod wire;
 
 use prost::Message;
 
@@ -12,11 +12,12 @@ use super::schema::{self, record::Kind, run};
 use super::{FORMAT, FORMAT_VERSION};
 use crate::observation::{
     End, EndReason, Note, NoteKind, Parameter, Probe, Record, RunInfo, Sampling, ScalerConfig, Shadow, ShadowGradient,
-    Site, SiteId,
+    Site, SiteId, Thinned,
 };
 use crate::scan::{Dtype, Likeness};
 
 pub(super) use sites::Sites;
+pub(super) use step::plain;
 
 /// Site numbers lie below this. Readers keep tables by site number; a number out of a broken producer must not become a
 /// table of billions. No model comes near: a thousand layers make some ten thousand sites.
@@ -98,6 +99,7 @@ fn decode_any(payload: &[u8], sites: &mut Sites) -> Result<Decoded, Refusal> {
             return Ok(Decoded::Record(Record::Shadow(shadow), lost));
         }
         Some(Kind::Note(n)) => Record::Note(note(n)?),
+        Some(Kind::Thinned(t)) => Record::Thinned(thinned(t)),
         Some(Kind::End(e)) => Record::End(end(e)?),
     };
     Ok(Decoded::Record(record, Lost::default()))
@@ -244,6 +246,19 @@ fn likeness(l: schema::Likeness) -> Result<Likeness, Nonsense> {
         fp32_sum: l.fp32_sum,
         fp32_magnitude: l.fp32_magnitude,
     })
+}
+
+fn thinned(t: schema::Thinned) -> Thinned {
+    Thinned {
+        limit_bytes: t.limit_bytes,
+        until: t.until,
+        stride: t.stride,
+        lightened: t.lightened,
+        removed: t.removed,
+        lightened_events: t.lightened_events,
+        removed_step_ns: t.removed_step_ns,
+        removed_probe_ns: t.removed_probe_ns,
+    }
 }
 
 fn note(n: schema::Note) -> Result<Note, Nonsense> {

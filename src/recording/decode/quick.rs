@@ -8,15 +8,17 @@
 use prost::Message;
 
 use super::step::{around, observation};
-use super::wire::{Value, fields, packed, zigzag};
+use super::wire::{Value, chunks, fields, packed, zigzag};
 use super::{Lost, Nonsense, Sites};
 use crate::observation::Step;
-use crate::recording::schema;
+use crate::recording::{columns, schema};
 
 /// `Record.step`.
 const STEP: u64 = 4;
 /// `Step.observations`.
 const OBSERVATIONS: u64 = 4;
+/// `Step.columns`.
+const COLUMNS: u64 = 12;
 
 /// The step of a payload in plain form, as [`step`](super::step::step) gives it; `None` for any other payload.
 pub(super) fn step(payload: &[u8], sites: &Sites) -> Option<Result<(Step, Lost), Nonsense>> {
@@ -25,11 +27,18 @@ pub(super) fn step(payload: &[u8], sites: &Sites) -> Option<Result<(Step, Lost),
         (STEP, Value::Bytes(bytes)) => once(&mut body, bytes),
         _ => None,
     })?;
-    let Parts { message, observations } = Parts::of(body?)?;
+    let Parts { message, observations, columns } = Parts::of(body?)?;
     let mut lost = Lost::default();
-    let mut read = Vec::with_capacity(observations.len());
-    for bytes in observations {
-        match observation(observed(bytes)?, message.index, sites, &mut lost) {
+    let mut messages = observations.into_iter().map(observed).collect::<Option<Vec<_>>>()?;
+    if let Some(bytes) = columns {
+        match columns::decode(in_columns(bytes)?) {
+            Ok(more) => messages.extend(more),
+            Err(nonsense) => return Some(Err(nonsense)),
+        }
+    }
+    let mut read = Vec::with_capacity(messages.len());
+    for observed in messages {
+        match observation(observed, message.index, sites, &mut lost) {
             Ok(one) => read.extend(one),
             Err(nonsense) => return Some(Err(nonsense)),
         }
@@ -43,6 +52,7 @@ struct Parts<'a> {
     /// All but its observations.
     message: schema::Step,
     observations: Vec<&'a [u8]>,
+    columns: Option<&'a [u8]>,
 }
 
 impl<'a> Parts<'a> {
@@ -62,12 +72,45 @@ impl<'a> Parts<'a> {
                 (9, Value::Bytes(bytes)) => s.metrics.push(schema::Metric::decode(bytes).ok()?),
                 (10, Value::Bytes(bytes)) => return once(&mut s.cost, schema::Cost::decode(bytes).ok()?),
                 (11, Value::Bytes(bytes)) => s.recipe.push(schema::RecipeEvent::decode(bytes).ok()?),
+                (COLUMNS, Value::Bytes(bytes)) => return once(&mut parts.columns, bytes),
                 _ => return None,
             }
             Some(())
         })?;
         Some(parts)
     }
+}
+
+/// Each column at most once; a repeated one would go on where it ended.
+fn in_columns(bytes: &[u8]) -> Option<schema::Columns> {
+    let mut c = schema::Columns::default();
+    let number = |n: u64| u32::try_from(n).ok();
+    fields(bytes, |field, value| {
+        let Value::Bytes(bytes) = value else { return None };
+        match field {
+            1 => return fill(&mut c.site_steps, packed(bytes, zigzag)?),
+            2 => return fill(&mut c.zeros, packed(bytes, Some)?),
+            3 => return fill(&mut c.min_abs, chunks(bytes, f32::from_le_bytes)?),
+            4 => return fill(&mut c.max_abs, chunks(bytes, f32::from_le_bytes)?),
+            5 => return fill(&mut c.sum, chunks(bytes, f64::from_le_bytes)?),
+            6 => return fill(&mut c.sum_squares, chunks(bytes, f64::from_le_bytes)?),
+            7 => return fill(&mut c.exponent_counts, packed(bytes, Some)?),
+            8 => return fill(&mut c.non_finite_at, packed(bytes, number)?),
+            9 => return fill(&mut c.nan, packed(bytes, Some)?),
+            10 => return fill(&mut c.pos_inf, packed(bytes, Some)?),
+            11 => return fill(&mut c.neg_inf, packed(bytes, Some)?),
+            12 => return fill(&mut c.inherited_at, packed(bytes, number)?),
+            13 => return fill(&mut c.via_at, packed(bytes, number)?),
+            14 => return fill(&mut c.via, packed(bytes, number)?),
+            15 => return fill(&mut c.rounding_at, packed(bytes, number)?),
+            16 => c.rounding.push(schema::Rounding::decode(bytes).ok()?),
+            17 => return fill(&mut c.provenance_at, packed(bytes, number)?),
+            18 => c.provenance.push(provenance(bytes)?),
+            _ => return None,
+        }
+        Some(())
+    })?;
+    Some(c)
 }
 
 fn observed(bytes: &[u8]) -> Option<schema::Observation> {
@@ -136,6 +179,11 @@ fn scaled(bytes: &[u8]) -> Option<schema::Scaled> {
         Some(())
     })?;
     Some(s)
+}
+
+/// Takes a column that is there for the first time.
+fn fill<T>(place: &mut Vec<T>, values: Vec<T>) -> Option<()> {
+    place.is_empty().then(|| *place = values)
 }
 
 /// Takes a field that is there for the first time; of one that is repeated only the general decoder knows what it means.

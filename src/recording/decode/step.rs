@@ -2,8 +2,8 @@
 
 use super::{Lost, Nonsense, Sites, unknown};
 use crate::observation::{Cost, Observation, Provenance, Rounding, ScalerEvent, SiteId, Step, Tier};
-use crate::recording::recipe;
 use crate::recording::schema::{self, scaler_event};
+use crate::recording::{columns, recipe};
 use crate::scan::{ExponentHistogram, Fidelity, Scaled, Stats};
 
 /// Exponents that a finite non-zero `f64` can have.
@@ -15,7 +15,8 @@ const SUM_EXPONENT: u32 = 1 << 16;
 /// The step without the observations of sites that nobody defined, and these sites: their definition may have stood in a
 /// damaged part, and that is no reason to lose the loss and the scale.
 pub(super) fn step(mut s: schema::Step, sites: &Sites) -> Result<(Step, Lost), Nonsense> {
-    let messages = std::mem::take(&mut s.observations);
+    let mut messages = std::mem::take(&mut s.observations);
+    messages.extend(s.columns.take().map(columns::decode).transpose()?.unwrap_or_default());
     let mut lost = Lost::default();
     let mut observations = Vec::with_capacity(messages.len());
     for message in messages {
@@ -107,6 +108,11 @@ fn stats(s: schema::Stats) -> Result<Stats, Nonsense> {
         sum_squares: scaled(s.sum_squares.unwrap_or_default())?,
         exponents,
     })
+}
+
+/// A sum that a double holds.
+pub(in crate::recording) fn plain(value: f64) -> schema::Scaled {
+    schema::Scaled { value, exponent: 0 }
 }
 
 fn rounding(r: schema::Rounding) -> Result<Rounding, Nonsense> {

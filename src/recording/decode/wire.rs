@@ -4,7 +4,7 @@
 //! and as many bytes). Whatever else may stand there is no error here: the answer is `None`, and the general decoder says what it is.
 
 /// The value of a field.
-pub(super) enum Value<'a> {
+pub(in crate::recording) enum Value<'a> {
     Varint(u64),
     Double(f64),
     Bytes(&'a [u8]),
@@ -12,7 +12,10 @@ pub(super) enum Value<'a> {
 
 /// Hands each field of a message to `take`, its number first. `None` as soon as something is not of the plain form, or `take` does not know it.
 #[inline]
-pub(super) fn fields<'a>(mut bytes: &'a [u8], mut take: impl FnMut(u64, Value<'a>) -> Option<()>) -> Option<()> {
+pub(in crate::recording) fn fields<'a>(
+    mut bytes: &'a [u8],
+    mut take: impl FnMut(u64, Value<'a>) -> Option<()>,
+) -> Option<()> {
     while !bytes.is_empty() {
         let key = varint(&mut bytes)?;
         let value = match key & 7 {
@@ -28,7 +31,7 @@ pub(super) fn fields<'a>(mut bytes: &'a [u8], mut take: impl FnMut(u64, Value<'a
 
 /// The varints that stand one behind the other in `bytes`, each as `of` has it.
 #[inline]
-pub(super) fn packed<T>(mut bytes: &[u8], of: impl Fn(u64) -> Option<T>) -> Option<Vec<T>> {
+pub(in crate::recording) fn packed<T>(mut bytes: &[u8], of: impl Fn(u64) -> Option<T>) -> Option<Vec<T>> {
     // Each has one byte without the bit that says that more follow.
     let count = bytes.iter().filter(|&&byte| byte < 0x80).count();
     let mut values = Vec::with_capacity(count);
@@ -38,9 +41,16 @@ pub(super) fn packed<T>(mut bytes: &[u8], of: impl Fn(u64) -> Option<T>) -> Opti
     Some(values)
 }
 
+/// The numbers of `N` bytes each that stand one behind the other in `bytes`.
+#[inline]
+pub(in crate::recording) fn chunks<const N: usize, T>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> Option<Vec<T>> {
+    let (chunks, rest) = bytes.as_chunks::<N>();
+    rest.is_empty().then(|| chunks.iter().map(|chunk| of(*chunk)).collect())
+}
+
 /// A number of 32 bits that was written zigzag: 0, -1, 1, -2, ...
 #[inline]
-pub(super) fn zigzag(value: u64) -> Option<i32> {
+pub(in crate::recording) fn zigzag(value: u64) -> Option<i32> {
     let value = u32::try_from(value).ok()?;
     Some((value >> 1) as i32 ^ -((value & 1) as i32))
 }
@@ -58,6 +68,15 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
         }
     }
     None
+}
+
+/// Appends a number, seven bits a byte, the lowest first.
+pub(in crate::recording) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
 }
 
 #[inline]

@@ -93,7 +93,7 @@ fn recorder(disk: &Disk) -> Recorder {
         sampling: Sampling::Every(1),
         parameters: vec![],
     };
-    Recorder::start(disk.clone(), PathBuf::from("test.amprec"), &info).expect("a recorder")
+    Recorder::start(disk.clone(), PathBuf::from("test.amprec"), &info, None).expect("a recorder")
 }
 
 fn site(layer: &str) -> Site {

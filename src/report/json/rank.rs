@@ -8,7 +8,7 @@ use super::magnitudes::MagnitudesDocument;
 use super::shadows::ShadowsDocument;
 use crate::aggregate::{Aggregate, Coverage, ScalerSummary, SiteSummary, Timeline};
 use crate::numerics::{Format, Zones};
-use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig};
+use crate::observation::{EndReason, Note, NoteKind, RunInfo, Sampling, ScalerConfig, Thinned};
 use crate::recording::Damage;
 
 #[derive(Serialize)]
@@ -74,6 +74,8 @@ struct InstrumentDocument<'a> {
     notes: Vec<NoteDocument<'a>>,
     notes_dropped: u64,
     coverage: Option<CoverageDocument>,
+    /// What the recording lost so that it stays below its size.
+    thinned: Option<ThinnedDocument>,
 }
 
 /// What of the model was seen.
@@ -84,6 +86,16 @@ struct CoverageDocument {
     layers: usize,
     layers_seen: usize,
     missing: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ThinnedDocument {
+    limit_bytes: u64,
+    until: u64,
+    stride: u64,
+    lightened: u64,
+    lightened_events: u64,
+    removed: u64,
 }
 
 #[derive(Serialize)]
@@ -263,6 +275,20 @@ impl<'a> InstrumentDocument<'a> {
             notes: instrument.notes.iter().map(NoteDocument::of).collect(),
             notes_dropped: instrument.notes_dropped,
             coverage: Coverage::of(aggregate).as_ref().map(CoverageDocument::of),
+            thinned: instrument.thinned.as_ref().map(ThinnedDocument::of),
+        }
+    }
+}
+
+impl ThinnedDocument {
+    fn of(thinned: &Thinned) -> Self {
+        Self {
+            limit_bytes: thinned.limit_bytes,
+            until: thinned.until,
+            stride: thinned.stride,
+            lightened: thinned.lightened,
+            lightened_events: thinned.lightened_events,
+            removed: thinned.removed,
         }
     }
 }

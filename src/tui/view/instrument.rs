@@ -11,6 +11,7 @@ use super::wrap::labelled;
 use super::{Theme, View};
 use crate::aggregate::Instrument;
 use crate::observation::{NoteKind, RunInfo};
+use crate::report::thinned_text;
 use crate::tui::ui::Extent;
 
 /// Draws the page.
@@ -46,12 +47,15 @@ fn counts(instrument: &Instrument) -> Vec<(&'static str, String)> {
     };
     let scanned =
         format!("{} of {}, the others without scans", grouped(instrument.full_steps), grouped(instrument.steps));
-    vec![
+    [
         ("steps scanned", scanned),
         ("cost", cost),
         ("dropped", format!("{} steps, because the queue of the writer was full", grouped(instrument.dropped_steps))),
         ("not scanned", format!("{} tensors of scanned steps", grouped(instrument.unscanned))),
     ]
+    .into_iter()
+    .chain(instrument.thinned.as_ref().map(|thinned| ("thinned", thinned_text(thinned))))
+    .collect()
 }
 
 fn notes(instrument: &Instrument, width: usize, theme: Theme) -> Vec<Line<'static>> {

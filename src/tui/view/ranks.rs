@@ -23,7 +23,11 @@ pub fn line(width: usize, view: &View) -> Option<Line<'static>> {
     }
     let all: Vec<(bool, Item)> = snapshot.ranks.iter().map(|rank| (is_notable(rank, view), item(rank, view))).collect();
     let length = |items: &[(bool, Item)]| items.iter().map(|(_, item)| spans_width(item) + 2).sum::<usize>();
-    let label = format!("{} ranks", snapshot.ranks.len());
+    let (known, size) = (snapshot.ranks.len(), snapshot.run.as_ref().and_then(|run| run.world_size));
+    let label = match size {
+        Some(size) if size as usize > known => format!("{known} of {size} ranks"),
+        _ => format!("{known} ranks"),
+    };
     let mut shown = all;
     let mut left_out = 0;
     while label.len() + length(&shown) + if left_out > 0 { 12 } else { 0 } > width && shown.len() > 1 {

@@ -25,7 +25,7 @@ const APART: &str = "this is one of several ranks, and AMPDOCTOR_RUN is not set:
 
 /// How a [`Doctor`] watches, before it is attached.
 ///
-/// What is not set here, `AMPDOCTOR_RUN` and `AMPDOCTOR_SAMPLING` (`every:1`, `budget:0.05`, `off`) of the environment may set; `AMPDOCTOR=off` leaves the
+/// What is not set here, `AMPDOCTOR_RUN`, `AMPDOCTOR_SAMPLING` (`every:1`, `budget:0.05`, `off`) and `AMPDOCTOR_LIMIT` (`64M`) of the environment may set; `AMPDOCTOR=off` leaves the
 /// doctor out whatever is set.
 #[derive(Clone, Debug, Default)]
 pub struct DoctorBuilder {
@@ -34,6 +34,8 @@ pub struct DoctorBuilder {
     sampling: Option<Sampling>,
     command: Option<Vec<String>>,
     rank: Option<u32>,
+    /// Where the program has said something of it: `Some(None)` lets the recording grow.
+    limit: Option<Option<u64>>,
 }
 
 impl DoctorBuilder {
@@ -75,6 +77,13 @@ impl DoctorBuilder {
     /// Rank within a distributed run, in place of what the launcher says (`RANK`, `OMPI_COMM_WORLD_RANK`, `PMI_RANK`, `SLURM_PROCID`).
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
+        self
+    }
+
+    /// Keeps the recording below this many bytes, in place of `AMPDOCTOR_LIMIT` or 256 MiB; at least 64 KiB. Near it, older steps are thinned evenly over the run, and steps with an
+    /// event stay; the report says what is left. `u64::MAX` lets it grow.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some((bytes < u64::MAX).then_some(bytes));
         self
     }
 
@@ -133,7 +142,8 @@ impl DoctorBuilder {
         }
         let dir = self.run.clone().map_or_else(run_dir::default_dir, Ok)?;
         let info = self.run_info(&attachment, &dir, sampling, &place);
-        let (mut recorder, moved) = record(&dir, info)?;
+        let limit = self.limit.unwrap_or_else(environment::limit);
+        let (mut recorder, moved) = record(&dir, info, limit)?;
         for said in place.complaint.into_iter().chain(moved) {
             eprintln!("ampdoctor: {said}");
             recorder.note(Note { step: 0, kind: NoteKind::Information, text: said });
@@ -165,8 +175,8 @@ impl DoctorBuilder {
 
 /// Begins the recording. Where another process records the same rank in this directory, it gets one of its own in there, and what there is to say of that: neither
 /// of the two is to lose what it saw.
-fn record(dir: &Path, info: RunInfo) -> Result<(Recorder, Option<String>), String> {
-    match Recorder::create(dir, &info) {
+fn record(dir: &Path, info: RunInfo, limit: Option<u64>) -> Result<(Recorder, Option<String>), String> {
+    match Recorder::create_within(dir, &info, limit) {
         Err(WriteError::Busy { .. }) => {}
         made => return made.map(|recorder| (recorder, None)).map_err(|error| error.to_string()),
     }
@@ -179,6 +189,7 @@ fn record(dir: &Path, info: RunInfo) -> Result<(Recorder, Option<String>), Strin
     let own =
         own_run_dir(dir, info.pid).map_err(|error| format!("{said}; none could be made for this one ({error})"))?;
     let name = own.file_name().map_or_else(|| info.name.clone(), |name| name.to_string_lossy().into_owned());
-    let recorder = Recorder::create(&own, &RunInfo { name, ..info }).map_err(|error| error.to_string())?;
+    let recorder =
+        Recorder::create_within(&own, &RunInfo { name, ..info }, limit).map_err(|error| error.to_string())?;
     Ok((recorder, Some(format!("{said}. This one records apart from the others: {}", own.display()))))
 }

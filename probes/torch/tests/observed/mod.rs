@@ -30,7 +30,7 @@ impl Run {
                 Record::Step(step) => run.steps.push(step),
                 Record::Shadow(shadow) => run.shadows.push(shadow),
                 Record::Note(note) => run.notes.push(note),
-                Record::Scaler(_) => {}
+                Record::Scaler(_) | Record::Thinned(_) => {}
                 Record::End(_) => run.ended = true,
             }
         }

@@ -86,7 +86,7 @@ fn a_rank_that_is_killed_and_one_that_never_came_are_named() {
     let run = Run::new();
     // However slow the machine is, the others are at it for longer.
     let others: Vec<Child> =
-        [0, 2].map(|number| rank(&run.dir(), number, "--steps 2000").spawn().expect("it starts")).into();
+        [0, 2].map(|number| rank(&run.dir(), number, "--steps 800").spawn().expect("it starts")).into();
     let mut killed = rank(&run.dir(), 1, "--steps 2000").spawn().expect("it starts");
     let began = Instant::now();
     while steps(&recording_path(&run.dir(), 1)) < 20 && began.elapsed() < Duration::from_secs(60) {

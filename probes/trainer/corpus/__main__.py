@@ -17,7 +17,7 @@ from harness.pool import Item, run_all
 from harness.programs import Unmet
 
 # Thresholds are chosen on the seeds 1 to 5; what is reported comes from others.
-SEEDS = "6,7,8"
+SEEDS = "6,7"
 
 
 def main(arguments=None):

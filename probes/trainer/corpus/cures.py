@@ -6,7 +6,7 @@ from harness.runs import brief
 
 from .cases import LOST, REPLACES
 from .judge import counts, is_right
-from .references import MORE_HAIRS, losses
+from .references import losses, more_hairs
 from .remedies import is_close
 from .settings import OF_THE_DOCTOR, OF_THE_SCALE, applied, without
 
@@ -28,7 +28,7 @@ def cured(programs, trial, settings, faulty_loss):
     own, fp32 = [summary["loss"]], losses(programs, in_fp32)
     if not is_close(own, fp32):
         # Both sides are known better before anything is said of the difference.
-        own, fp32 = losses(programs, unwatched(arguments), MORE_HAIRS), losses(programs, in_fp32, MORE_HAIRS)
+        own, fp32 = (losses(programs, each, more_hairs(each)) for each in (unwatched(arguments), in_fp32))
     return {
         "gone": not any(is_right(trial)(finding) for finding in left),
         "left": [brief(finding) for finding in left],

@@ -12,9 +12,17 @@ from .settings import without
 # of each seed, or layer, are enough for most rows; five for those in which three leave a difference, for the spread of three is little known.
 HAIRS = (0.0, 2.0**-11, -(2.0**-11))
 MORE_HAIRS = (*HAIRS, 2.0**-10, -(2.0**-10))
+# BF16 rounds by up to 2^-8.
+MORE_HAIRS_OF_BF16 = tuple(4 * hair for hair in MORE_HAIRS)
 
 _locks = {}
 _guard = threading.Lock()
+
+
+def more_hairs(arguments):
+    """What the learning rate of a run with these arguments is moved by: as much as its format rounds."""
+    in_bf16 = any(str(argument).startswith("bf16") for argument in arguments)
+    return MORE_HAIRS_OF_BF16 if in_bf16 else MORE_HAIRS
 
 
 def losses(programs, arguments, hairs=HAIRS):

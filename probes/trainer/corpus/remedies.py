@@ -18,9 +18,9 @@ the runs. A step that the scaler skipped is left out of FP32's run too; *skipped
 
 Training is chaotic: a rounding at the first step moves the loss at the last. So each FP32 run is trained three times, its learning rate
 moved by 2^-11, as much as FP16 rounds, and the loss is held against the mean of these. Where that leaves more than 1 %, both the run
-with the remedy and FP32's are trained five times, moved by up to 2^-10, and their means are compared. *Noise* is what the spread of
-these runs lets the ratio differ by (one standard deviation); it averages out over seeds, not over the layers of one. A difference of
-up to {sigmas:g} of it is seed noise, a larger one differs."""
+with the remedy and FP32's are trained five times, moved by up to 2^-10 (a run in BF16 by up to 2^-8, as much as that rounds), and their
+means are compared. *Noise* is what the spread of these runs lets the ratio differ by (one standard deviation); it averages out over
+seeds, not over the layers of one. A difference of up to {sigmas:g} of it is seed noise, a larger one differs."""
 
 
 def remedies(results):

@@ -17,7 +17,7 @@ from corpus.healthy import healthy_items
 from corpus.judge import judged
 from corpus.margins import Threshold, search, searched, turning_points, written
 from corpus.people import MET, is_of
-from corpus.references import HAIRS, MORE_HAIRS, losses
+from corpus.references import HAIRS, MORE_HAIRS, losses, more_hairs
 from corpus.remedies import is_close, log_ratio, noise_of, remedies, verdict
 from corpus.settings import applied
 from corpus.trials import Trial, trials
@@ -211,6 +211,10 @@ class Cures(unittest.TestCase):
     def test_a_batch_of_which_the_remedy_leaves_nothing_is_left_out_of_fp32(self):
         arguments = reference(trial(cure=LOST), {"clip": 1})
         self.assertEqual((arguments[-2:], "--fault" in arguments), (("--leave-out", "80"), False))
+
+    def test_a_learning_rate_is_moved_by_as_much_as_the_format_rounds(self):
+        largest = lambda precision: max(more_hairs(("--seed", 6, "--precision", precision)))
+        self.assertEqual([largest(of) for of in ("fp32", "fp16", "bf16", "bf16-masters")], [2**-10, 2**-10, 2**-8, 2**-8])
 
     def test_fp32_is_trained_once_for_all_that_are_held_against_it(self):
         trained = []

@@ -1,5 +1,6 @@
 """Driving the binaries."""
 
+import functools
 import json
 import os
 import shutil
@@ -66,6 +67,7 @@ class Programs:
         require(done.returncode == 0, f"the rules are not listed ({done.returncode}): {_last_line(done.stderr)}")
         return json.loads(done.stdout)
 
+    @functools.cache
     def flags(self):
         """The trainer's flags, as its help names them."""
         done = self._run([self.trainer, "--help"])

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -45,6 +46,17 @@ at::Tensor coalesced(const at::Tensor& t) {
   return copies.back();
 }
 
+std::atomic<bool> host_as_device{false};
+
+void describe_memory(const at::Tensor& t, bool on_host, ampd_tensor* out) {
+  out->sizes = t.sizes().data();
+  out->strides = t.strides().data();
+  out->rank = static_cast<int32_t>(t.dim());
+  out->readable = on_host;
+  out->reducible = !on_host && out->dtype != AMPD_OTHER;
+  if (on_host) out->data = t.const_data_ptr();
+}
+
 }  // namespace
 
 namespace ampdoctor {
@@ -71,12 +83,12 @@ size_t offset_of(const at::Tensor& t) { return static_cast<size_t>(t.storage_off
 uint32_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : static_cast<uint32_t>(t._version()); }
 
 // The memory of the values of a sparse tensor, and what autograd knows of the tensor itself.
-bool describe_values(const at::Tensor& t, ampd_tensor* out, bool with_data) {
+bool describe_values(const at::Tensor& t, ampd_tensor* out) {
   const uint8_t trainable = out->trainable, tracked = out->tracked;
   // Sizes are borrowed from it.
   copies.push_back(stored_values(t));
   const at::Tensor values = copies.back();
-  if (!describe(values, out, with_data)) return false;
+  if (!describe(values, out)) return false;
   out->trainable = trainable;
   out->tracked = tracked;
   out->version = version_of(t);
@@ -86,39 +98,32 @@ bool describe_values(const at::Tensor& t, ampd_tensor* out, bool with_data) {
 }  // namespace
 
 bool describe_gradient(const at::Tensor& gradient, ampd_tensor* out) {
-  if (!gradient.defined() || !is_coordinates(gradient)) return describe(gradient, out, true);
-  if (!describe(coalesced(gradient), out, true)) return false;
+  if (!gradient.defined() || !is_coordinates(gradient)) return describe(gradient, out);
+  if (!describe(coalesced(gradient), out)) return false;
   out->storage = reinterpret_cast<uintptr_t>(storage_of(gradient));
   out->version = version_of(gradient);
   return true;
 }
 
-bool describe(const at::Tensor& t, ampd_tensor* out, bool with_data) {
+bool describe(const at::Tensor& t, ampd_tensor* out) {
   std::memset(out, 0, sizeof(*out));
   out->dtype = AMPD_OTHER;
   if (!t.defined()) return false;
   out->dtype = dtype_of(t);
   out->trainable = t.requires_grad();
   out->tracked = is_tracked(t);
-  if (is_coordinates(t)) return describe_values(t, out, with_data);
+  if (is_coordinates(t)) return describe_values(t, out);
   const auto* impl = t.unsafeGetTensorImpl();
+  out->impl = impl;
   if (t.layout() != at::kStrided || t.is_nested() || !impl->has_storage() || impl->has_symbolic_sizes_strides()) return true;
   out->storage = reinterpret_cast<uintptr_t>(storage_of(t));
   out->offset = offset_of(t);
   out->version = version_of(t);
-  const at::Tensor* readable = &t;
-  if (!t.is_cpu()) {
-    if (t.is_meta()) return true;
-    if (with_data && out->dtype < AMPD_OTHER) readable = &host_copy(t);
-  }
-  out->sizes = readable->sizes().data();
-  out->strides = readable->strides().data();
-  out->rank = static_cast<int32_t>(readable->dim());
-  if (!readable->is_cpu()) return true;
-  out->data = readable->const_data_ptr();
-  out->readable = 1;
+  if (!t.is_meta()) describe_memory(t, t.is_cpu() && !host_as_device.load(std::memory_order_relaxed), out);
   return true;
 }
+
+void treat_host_as_device(bool on) { host_as_device = on; }
 
 void release_copies() { copies.clear(); }
 
@@ -126,9 +131,21 @@ void release_copies() { copies.clear(); }
 
 extern "C" {
 
+int ampd_describe_on_host(const void* tensor, ampd_tensor* out) {
+  try {
+    const at::Tensor& t = *static_cast<const at::Tensor*>(tensor);
+    if (!ampdoctor::describe(t, out)) return 0;
+    if (out->readable || !out->reducible) return 1;
+    describe_memory(t.is_cpu() ? t : host_copy(t), true, out);
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
 int ampd_describe(const void* tensor, ampd_tensor* out) {
   try {
-    return ampdoctor::describe(*static_cast<const at::Tensor*>(tensor), out, true);
+    return ampdoctor::describe(*static_cast<const at::Tensor*>(tensor), out);
   } catch (...) {
     return 0;
   }

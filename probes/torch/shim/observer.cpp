@@ -118,9 +118,9 @@ Thread& thread() {
 
 struct Described {
   c10::SmallVector<ampd_tensor, 8> tensors;
-  void add(const at::Tensor& t, bool with_data) {
+  void add(const at::Tensor& t) {
     ampd_tensor out;
-    if (describe(t, &out, with_data)) tensors.push_back(out);
+    if (describe(t, &out)) tensors.push_back(out);
   }
 };
 
@@ -169,7 +169,7 @@ bool report_start(const Observer& observer, const at::RecordFunction& fn, ampd_o
   for (const auto& input : fn.inputs()) {
     if (input.isDouble()) scalars.push_back(input.toDouble());
     if (input.isInt()) scalars.push_back(static_cast<double>(input.toInt()));
-    each_tensor(input, [&](const at::Tensor& t) { described.add(t, t.is_cpu() || kind == AMPD_BACKWARD_NODE); });
+    each_tensor(input, [&](const at::Tensor& t) { described.add(t); });
   }
   const int64_t sequence =
       kind == AMPD_OPERATOR ? static_cast<int64_t>(at::sequence_number::peek()) : fn.seqNr();
@@ -248,7 +248,7 @@ void report_end(const Observer& observer, const at::RecordFunction& fn) {
   for (const auto& output : const_cast<at::RecordFunction&>(fn).outputs()) {
     each_tensor(output, [&](const at::Tensor& t) {
       ampd_tensor out;
-      if (!describe(t, &out, t.is_cpu() || ampdoctor::is_tracked(t))) return;
+      if (!describe(t, &out)) return;
       described.tensors.push_back(out);
       outputs.push_back(t);
       if (out.storage != 0) observer->remember(t);

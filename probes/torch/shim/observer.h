@@ -10,11 +10,13 @@ extern "C" {
 // A tensor as the observer sees it. Sizes and strides are borrowed and valid for the call only.
 struct ampd_tensor {
   const void* data;        // first element in host memory; null when there is none, or when it cannot be read
+  const void* impl;        // the TensorImpl, for reductions.h
   const int64_t* sizes;    // in elements
   const int64_t* strides;  // in elements
   int32_t rank;
   int32_t dtype;           // enum ampd_dtype
-  uint8_t readable;        // strided, host memory (or copied there for this call)
+  uint8_t readable;        // strided, host memory
+  uint8_t reducible;       // strided, of a dtype that is known, in memory that only its device reads: see reductions.h
   uint8_t tracked;         // has a grad_fn: backward can reach it
   uint8_t trainable;       // requires grad
   uint32_t version;        // autograd's version counter; 0 where there is none
@@ -79,12 +81,14 @@ int ampd_describe(const void* tensor, ampd_tensor* out);
 int ampd_describe_gradient(const void* tensor, ampd_tensor* out);
 // Which memory the gradient of a tensor is, and at what version; 0 where there is no gradient. Nothing is copied.
 int ampd_gradient_content(const void* tensor, uintptr_t* storage, uint32_t* version);
+// The same as ampd_describe, of a copy in host memory where the tensor's own memory cannot be read from there: waits for the device. The copy is kept until
+// ampd_release_copies.
+int ampd_describe_on_host(const void* tensor, ampd_tensor* out);
 uintptr_t ampd_storage(const void* tensor);
 // Bytes from the start of its storage to its first element.
 size_t ampd_offset(const void* tensor);
 uintptr_t ampd_identity(const void* tensor);
 uint32_t ampd_version(const void* tensor);
-// Tensor data copied to the host by ampd_describe*, from devices whose memory cannot be read, is kept until this is called.
 void ampd_release_copies(void);
 const char* ampd_framework_version(void);
 // For tests: the callback with this number (enum ampd_callback) throws from now on; 0 none.

@@ -1,4 +1,5 @@
-//! Failures that tests plant in the observer's callbacks, to show that they never reach the training.
+//! What tests do to the observer: failures planted in its callbacks, to show that they never reach the training, and the way of a GPU's tensors for those
+//! of the CPU, to show that both find the same.
 
 use crate::observer::{self, Callback, Planted};
 
@@ -37,6 +38,11 @@ pub fn plant_panic(place: Place) {
 /// Every callback of the process throws a C++ exception from now on at this place; `Backward` and `Scaler` have no C++ code.
 pub fn plant_exception(place: Place) {
     observer::plant(Planted::Exception(place.callback()));
+}
+
+/// Tensors in host memory take the way of a GPU's from now on, in the whole process, or no longer.
+pub fn treat_host_as_device(on: bool) {
+    observer::treat_host_as_device(on);
 }
 
 /// Plants nothing any more.

@@ -122,7 +122,8 @@ impl Attachment {
         let own = std::mem::take(&mut state.scaler_events);
         let is_own = !own.is_empty();
         let (scaler, positions) = if is_own { (own, Vec::new()) } else { state.foreign.take_events(updated) };
-        let recipe = state.recipe.take(is_own, |at| positions.get(at as usize).copied().unwrap_or(at));
+        let State { recipe, device, .. } = &mut *state;
+        let recipe = recipe.take(is_own, device, |at| positions.get(at as usize).copied().unwrap_or(at));
         let scaler_config = state.scaler_config.take().or_else(|| state.foreign.config.take());
         let trace = std::mem::take(&mut state.trace);
         let non_finite = trace.has_fault();

@@ -12,9 +12,11 @@ use ampdoctor::observation::{Probe, Rounding};
 use ampdoctor::scan::{Dtype, TensorView, elements_like, fidelity, unmoved_energy};
 
 use super::border::{RawOp, RawTensor, dense_memory, tensor};
+use super::device::{Held, Reductions};
 use super::layers::LayerId;
 use super::state::{State, is_in_place};
-use super::trace::Entry;
+use super::trace::{Entry, RoundingLater};
+use crate::shim::ShimError;
 
 /// The most that a step moves an average by, as a share of its distance from the parameter.
 const LARGEST_STEP: f64 = 0.5;
@@ -71,12 +73,25 @@ fn one_of<T: PartialEq>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
     }
 }
 
-/// A tensor in 16 bits as it was before it went into anything; its memory is in [`Averages::before`].
+/// A tensor in 16 bits as it was before it went into anything; its memory is in [`Averages::before`], or on its device.
 struct Begun {
     place: Place,
     dtype: Dtype,
     sizes: Vec<i64>,
     strides: Vec<i64>,
+    on_device: Option<Copied>,
+}
+
+/// A tensor on a device as it was, and what it is to move by.
+struct Copied {
+    before: Held,
+    intended: Option<Held>,
+}
+
+/// What the format left of the step of an average.
+enum Stepped {
+    Now(Rounding),
+    Later(RoundingLater),
 }
 
 /// An average between the operator that completes its step and that operator's end.
@@ -119,8 +134,42 @@ impl Averages {
         self.before.clear();
         self.before.extend_from_slice(memory);
         let (sizes, strides) = (view.sizes.to_vec(), view.strides.to_vec());
-        self.begun = Some(Begun { place: place(t), dtype: view.dtype, sizes, strides });
+        self.begun = Some(Begun { place: place(t), dtype: view.dtype, sizes, strides, on_device: None });
         true
+    }
+
+    /// The same of a tensor on a device.
+    fn keep_on_device(&mut self, t: &RawTensor, dtype: Dtype) -> Result<(), ShimError> {
+        self.begun = None;
+        let on_device = Some(Copied { before: Held::copy_of(t)?, intended: None });
+        let (sizes, strides) = (t.sizes().to_vec(), t.strides().to_vec());
+        self.begun = Some(Begun { place: place(t), dtype, sizes, strides, on_device });
+        Ok(())
+    }
+
+    /// As [`Averages::intend`], on a device.
+    fn intend_on_device(&mut self, weights: &RawTensor, towards: f64) -> Result<bool, ShimError> {
+        let begun = self.begun.as_mut().filter(|begun| begun.sizes == weights.sizes());
+        let Some(copied) = begun.and_then(|begun| begun.on_device.as_mut()) else { return Ok(false) };
+        let mut intended = Held::zeros_like(weights)?;
+        intended.add_move(&copied.before, weights, towards)?;
+        copied.intended = Some(intended);
+        Ok(true)
+    }
+
+    /// As [`Averages::stepped`], on a device.
+    fn stepped_on_device(
+        &self,
+        after: &RawTensor,
+        device: &mut Reductions,
+    ) -> Result<Option<RoundingLater>, ShimError> {
+        let Some(begun) = &self.begun else { return Ok(None) };
+        let alike = Some(begun.dtype) == after.dtype() && begun.sizes == after.sizes();
+        let Some(Copied { before, intended: Some(intended) }) = begun.on_device.as_ref().filter(|_| alike) else {
+            return Ok(None);
+        };
+        let stepped = Some(device.fidelity(before, after, intended)?);
+        Ok(Some(RoundingLater { stepped, tells_unmoved: true, ..RoundingLater::default() }))
     }
 
     /// Writes down what the tensor that was copied is to move by. False where the weights have another shape.
@@ -142,7 +191,7 @@ impl Averages {
 
     /// What the format left of the step whose result this is; `None` where it is in another format, or lies otherwise in memory.
     fn stepped(&self, after: &TensorView<'_>) -> Option<Rounding> {
-        let begun = self.begun.as_ref()?;
+        let begun = self.begun.as_ref().filter(|begun| begun.on_device.is_none())?;
         let alike = begun.dtype == after.dtype && begun.sizes == after.sizes && begun.strides == after.strides;
         // SAFETY: the shim describes live memory, which no operator changes during a callback.
         let bytes = unsafe { dense_memory(after) }.filter(|bytes| alike && bytes.len() == self.before.len())?;
@@ -163,6 +212,7 @@ impl State {
         if is_in_place(name) {
             return self.follow_change(first, name, op);
         }
+        self.note_weight_on_device(name, op);
         if let Some(form) = self.form_of_result(name, op) {
             self.averages.result = Some(form);
             self.may_move(form, name, op);
@@ -176,6 +226,7 @@ impl State {
         if !matters || self.params.find(changed.place()).is_some() {
             return;
         }
+        self.note_weight_on_device(name.trim_end_matches('_'), op);
         let form = self.form_of_result(name.trim_end_matches('_'), op);
         // What it was before, nobody knows any more.
         self.averages.forms.remove(&at);
@@ -196,13 +247,7 @@ impl State {
         if self.averages.begun.as_ref().is_none_or(|begun| begun.place != average) {
             let held = op.tensors().iter().find(|t| is_low(t) && place(t) == average);
             let Some(held) = held.filter(|_| moved.is_some() || form.may_become_one()) else { return };
-            let Some(view) = held.view() else {
-                if moved.is_some() {
-                    self.blind_spots.insert(unreadable());
-                }
-                return;
-            };
-            if !self.averages.keep(held, &view) {
+            if !self.keep_average(held, moved.is_some()) {
                 return;
             }
         }
@@ -211,15 +256,35 @@ impl State {
         }
     }
 
+    /// Copies a tensor that may be an average, or `is` one; false where that is not possible.
+    fn keep_average(&mut self, held: &RawTensor, is: bool) -> bool {
+        if let Some(dtype) = held.dtype().filter(|_| held.is_on_device()) {
+            let kept = self.averages.keep_on_device(held, dtype);
+            return self.asked(kept).is_some();
+        }
+        match held.view() {
+            Some(view) => self.averages.keep(held, &view),
+            None if is => {
+                self.blind_spots.insert(unreadable());
+                false
+            }
+            None => false,
+        }
+    }
+
     /// What an average is to move by is the parameter's, not what the loop made of it on its way.
     fn begin_move(&mut self, param: usize, decay: f64, name: &str) {
-        let Self { params, averages, .. } = self;
-        let Some(param) = params.get(param) else { return };
-        let weights = tensor::describe(&param.tensor);
-        let weights = weights.as_ref().and_then(RawTensor::view);
-        if weights.is_some_and(|weights| averages.intend(&weights, 1.0 - decay)) {
-            let (layer, tensor) = (param.layer, param.tensor_name.clone());
-            averages.moving = Some(Moving { layer, tensor, operator: name.to_owned(), decay });
+        let Some(param) = self.params.get(param) else { return };
+        let (layer, tensor) = (param.layer, param.tensor_name.clone());
+        let Some(weights) = tensor::describe(&param.tensor) else { return };
+        let known = if weights.is_on_device() {
+            let intended = self.averages.intend_on_device(&weights, 1.0 - decay);
+            self.asked(intended).unwrap_or(false)
+        } else {
+            weights.view().is_some_and(|weights| self.averages.intend(&weights, 1.0 - decay))
+        };
+        if known {
+            self.averages.moving = Some(Moving { layer, tensor, operator: name.to_owned(), decay });
         }
     }
 
@@ -227,7 +292,7 @@ impl State {
     pub(super) fn average_ends(&mut self, op: &RawOp) {
         let (result, moving) = (self.averages.result.take(), self.averages.moving.take());
         let Some(output) = op.tensors().first() else { return };
-        let stepped = moving.as_ref().and_then(|_| self.averages.stepped(&output.view()?));
+        let stepped = moving.as_ref().and_then(|_| self.stepped(output));
         if let (Some(moving), Some(stepped)) = (moving, stepped) {
             self.add_average(output, moving, stepped);
         } else if let Some(form) = result {
@@ -235,8 +300,17 @@ impl State {
         }
     }
 
+    /// What the format left of the step whose result this is.
+    fn stepped(&mut self, after: &RawTensor) -> Option<Stepped> {
+        if after.is_on_device() {
+            let stepped = self.averages.stepped_on_device(after, &mut self.device);
+            return self.asked(stepped).flatten().map(Stepped::Later);
+        }
+        self.averages.stepped(&after.view()?).map(Stepped::Now)
+    }
+
     /// The step of an average is complete.
-    fn add_average(&mut self, after: &RawTensor, moving: Moving, stepped: Rounding) {
+    fn add_average(&mut self, after: &RawTensor, moving: Moving, stepped: Stepped) {
         self.averages.done.extend(self.averages.begun.take().map(|begun| begun.place));
         // From here on it is what it is.
         self.averages.forms.remove(&place(after));
@@ -245,8 +319,19 @@ impl State {
         entry.operator = moving.operator;
         entry.tensor = moving.tensor;
         entry.decay = Some(moving.decay);
-        entry.rounding = Some(Box::new(stepped));
+        match stepped {
+            Stepped::Now(rounding) => entry.rounding = Some(Box::new(rounding)),
+            Stepped::Later(later) => entry.rounding_later = Some(Box::new(later)),
+        }
         self.trace.push(entry);
+    }
+
+    /// How far an average moves must be known when it does: where a device has that number, the average is not followed.
+    fn note_weight_on_device(&mut self, name: &str, op: &RawOp) {
+        let [x, _, weight, ..] = op.tensors() else { return };
+        if name == "lerp" && op.scalars().is_empty() && is_low(x) && weight.is_on_device() {
+            self.blind_spots.insert(unknown_weight());
+        }
     }
 
     /// What the operator gives, where all its operands are known.
@@ -284,7 +369,7 @@ impl State {
 }
 
 fn place(t: &RawTensor) -> Place {
-    (t.storage, t.data as usize)
+    (t.storage, t.offset)
 }
 
 /// Whether this may be an average: in 16 bits, and no gradient flows through it.
@@ -295,6 +380,12 @@ fn is_low(t: &RawTensor) -> bool {
 /// The factor that `add` and `sub` take last; 1 where it was left out.
 fn factor(scalars: &[f64]) -> f64 {
     scalars.last().copied().unwrap_or(1.0)
+}
+
+fn unknown_weight() -> String {
+    "a moving average in 16 bits is moved by a share that is a tensor on a device: whether its steps are rounded away is not known. Give `lerp_` the share as a \
+     number"
+        .into()
 }
 
 fn unreadable() -> String {

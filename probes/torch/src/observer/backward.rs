@@ -6,7 +6,7 @@ use ampdoctor::scan::Dtype;
 use super::border::{RawOp, RawTensor, tensor};
 use super::params::Role;
 use super::state::State;
-use super::trace::Entry;
+use super::trace::{Entry, Origin};
 
 /// What is said of a TorchScript module that LibTorch has compiled.
 const COMPILED: &str = "a TorchScript module runs as compiled graphs, and autograd does not follow the operators in them: their activations are seen, the gradients of these are not; the \
@@ -33,18 +33,14 @@ impl State {
         if !self.full || self.is_overrun() || (token >> 32) as u32 != self.serial || index >= self.trace.entries.len() {
             return;
         }
-        let Some(stats) = self.scan(gradient) else { return };
-        let (via, inherited) = self.trace.gradient_origin(index);
+        let Some(scanned) = self.scan(gradient) else { return };
+        let (via, origin) = self.trace.gradient_origin(index);
         let activation = &mut self.trace.entries[index];
         activation.reached = true;
-        activation.gradient_non_finite |= stats.non_finite() > 0;
-        if activation.gradient_non_finite || activation.stats.non_finite() > 0 || activation.inherited {
-            self.trace.poisoned.insert(activation.layer);
-        }
         let dtype = gradient.dtype().unwrap_or(activation.dtype);
-        let mut entry = Entry::new(activation.layer, Probe::ActivationGrad, dtype, stats);
+        let mut entry = Entry::new(activation.layer, Probe::ActivationGrad, dtype, scanned);
         entry.op = activation.op;
-        entry.inherited = inherited;
+        entry.origin = origin;
         entry.via = via;
         self.trace.push(entry);
     }
@@ -92,7 +88,7 @@ impl State {
             let Some(stats) = self.scan(&gradient) else { continue };
             let mut entry = Entry::new(layer, Probe::ParamGrad, gradient.dtype().unwrap_or(Dtype::F32), stats);
             entry.tensor = name;
-            entry.inherited = self.trace.poisoned.contains(&layer);
+            entry.origin = Origin::Layer;
             self.trace.push(entry);
         }
     }

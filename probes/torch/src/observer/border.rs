@@ -9,11 +9,14 @@ use ampdoctor::scan::{Dtype, TensorView};
 #[derive(Clone, Copy)]
 pub(crate) struct RawTensor {
     pub data: *const c_void,
+    /// The TensorImpl.
+    pub impl_: *const c_void,
     sizes: *const i64,
     strides: *const i64,
     rank: i32,
     dtype: i32,
     readable: u8,
+    reducible: u8,
     pub tracked: u8,
     pub trainable: u8,
     pub version: u32,
@@ -25,17 +28,34 @@ impl RawTensor {
     pub(crate) fn empty() -> Self {
         Self {
             data: std::ptr::null(),
+            impl_: std::ptr::null(),
             sizes: std::ptr::null(),
             strides: std::ptr::null(),
             rank: 0,
             dtype: 4,
             readable: 0,
+            reducible: 0,
             tracked: 0,
             trainable: 0,
             version: 0,
             storage: 0,
             offset: 0,
         }
+    }
+
+    /// Whether its memory is read by its device alone: what is to be known of it is computed there.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.reducible != 0
+    }
+
+    /// How many elements it has.
+    pub(crate) fn count(&self) -> u64 {
+        self.sizes().iter().map(|&size| size.max(0) as u64).product()
+    }
+
+    /// Whether it holds integers.
+    pub(crate) fn is_integral(&self) -> bool {
+        matches!(self.dtype, 5 | 6)
     }
 
     /// The element type, where it is one that is scanned.
@@ -224,6 +244,7 @@ unsafe extern "C" {
     pub(crate) fn ampd_observer_step(observer: *mut RawObserver);
     pub(crate) fn ampd_observer_take_ns(observer: *mut RawObserver) -> u64;
     pub(crate) fn ampd_observer_remove(observer: *mut RawObserver);
+    pub(crate) fn ampd_describe_on_host(tensor: *const c_void, out: *mut RawTensor) -> c_int;
     pub(crate) fn ampd_describe(tensor: *const c_void, out: *mut RawTensor) -> c_int;
     pub(crate) fn ampd_describe_gradient(tensor: *const c_void, out: *mut RawTensor) -> c_int;
     pub(crate) fn ampd_gradient_content(tensor: *const c_void, storage: *mut usize, version: *mut u32) -> c_int;
@@ -239,8 +260,8 @@ unsafe extern "C" {
 /// Safe forms of what the shim says about a tensor of tch.
 pub(crate) mod tensor {
     use super::{
-        Content, Place, RawTensor, ampd_describe, ampd_describe_gradient, ampd_gradient_content, ampd_identity,
-        ampd_offset, ampd_storage, ampd_version,
+        Content, Place, RawTensor, ampd_describe, ampd_describe_gradient, ampd_describe_on_host, ampd_gradient_content,
+        ampd_identity, ampd_offset, ampd_storage, ampd_version,
     };
     use tch::Tensor;
 
@@ -251,6 +272,13 @@ pub(crate) mod tensor {
         (unsafe { ampd_describe(tensor.as_ptr().cast(), &mut out) } != 0).then_some(out)
     }
 
+    /// The tensor, or a copy of it in host memory where its own cannot be read: that waits for its device. The copy lives until `ampd_release_copies`.
+    pub(crate) fn on_host(tensor: &Tensor) -> Option<RawTensor> {
+        let mut out = RawTensor::empty();
+        // SAFETY: as above.
+        (unsafe { ampd_describe_on_host(tensor.as_ptr().cast(), &mut out) } != 0).then_some(out)
+    }
+
     /// Its gradient, where there is one.
     pub(crate) fn gradient(tensor: &Tensor) -> Option<RawTensor> {
         let mut out = RawTensor::empty();
@@ -258,7 +286,7 @@ pub(crate) mod tensor {
         (unsafe { ampd_describe_gradient(tensor.as_ptr().cast(), &mut out) } != 0).then_some(out)
     }
 
-    /// Which memory its gradient is, where there is one. Cheaper than [`gradient`], and copies nothing from a device.
+    /// Which memory its gradient is, where there is one. Cheaper than [`gradient`].
     pub(crate) fn gradient_content(tensor: &Tensor) -> Option<Content> {
         let mut content = Content { storage: 0, version: 0 };
         // SAFETY: as above; both places are written where the answer is not 0.

@@ -1,15 +1,16 @@
 //! Forward: which layer an operator belongs to, what flows into it, and what comes out.
 
 use ampdoctor::observation::Probe;
-use ampdoctor::scan::{Dtype, Stats};
+use ampdoctor::scan::Dtype;
 
 use super::border::{RawOp, RawTensor};
-use super::integers::{Inexact, repeated};
+use super::integers::{Inexact, reach, repeated};
+use super::later::{Count, Fault, Scanned};
 use super::layers::{INPUT, LayerId};
 use super::params::Role;
 use super::provenance::argument;
-use super::state::{DATA, Flow, Running, SCALE_LOSS, SCALER, State};
-use super::trace::{Entry, OpId, Operator};
+use super::state::{DATA, Flow, Integers, Running, SCALE_LOSS, SCALER, State};
+use super::trace::{Entry, OpId, Operator, Origin};
 
 /// Operators that give their input in another format.
 const CASTS: [&str; 3] = ["to", "_to_copy", "type_as"];
@@ -22,7 +23,7 @@ impl State {
     pub(super) fn follow(&mut self, name: &str, op: &RawOp) -> Running {
         let mut layer: Option<LayerId> = None;
         let mut from_params: Option<LayerId> = None;
-        let mut non_finite = false;
+        let mut fault = Fault::NONE;
         let mut half_input = false;
         let mut inexact = None;
         let mut inputs = Vec::with_capacity(op.tensors().len());
@@ -39,8 +40,8 @@ impl State {
                 from_params = Some(from_params.map_or(owner, |l| self.layers.join(l, owner)));
             } else {
                 let flow = self.flow_of(t);
-                non_finite |= flow.non_finite;
-                inexact = inexact.max(flow.inexact);
+                fault = self.trace.faults.either(fault, flow.fault);
+                inexact = self.trace.counts.largest(inexact, flow.inexact);
                 layer = Some(layer.map_or(flow.layer, |l| self.layers.join(l, flow.layer)));
             }
             inputs.push(t.content());
@@ -50,7 +51,8 @@ impl State {
             _ => from_params.or(layer).unwrap_or(INPUT),
         };
         if layer != INPUT {
-            non_finite |= self.data_enters(op);
+            let of_data = self.data_enters(op);
+            fault = self.trace.faults.either(fault, of_data);
         }
         let id = OpId(self.trace.operators.len() as u32);
         self.trace.operators.push(Operator {
@@ -63,25 +65,35 @@ impl State {
             inputs: self.inputs(op),
             argument: argument(name, op),
         });
-        Running { layer, non_finite, op: Some(id), inputs, integers: self.cast_of_integers(name, layer, op), inexact }
+        Running { layer, fault, op: Some(id), inputs, integers: self.cast_of_integers(name, layer, op), inexact }
     }
 
     /// What is left of integers that are cast before any parameter has touched them: counts, positions, numbers of tokens.
-    fn cast_of_integers(&self, name: &str, layer: LayerId, op: &RawOp) -> Option<Inexact> {
+    fn cast_of_integers(&mut self, name: &str, layer: LayerId, op: &RawOp) -> Option<Integers> {
         let [source] = op.tensors() else { return None };
-        (layer == INPUT && CASTS.contains(&name) && source.tracked == 0).then(|| Inexact::of(source)).flatten()
+        if layer != INPUT || !CASTS.contains(&name) || source.tracked != 0 {
+            return None;
+        }
+        if !source.is_on_device() {
+            return Inexact::of(source).map(Integers::Counted);
+        }
+        if !source.is_integral() && source.dtype() != Some(Dtype::F32) || source.count() == 0 {
+            return None;
+        }
+        let ticket = self.device.integers(source);
+        self.asked(ticket).map(Integers::Later)
     }
 
     /// What is known of an input; a tensor that no observed operator made is the run's input.
     pub(super) fn flow_of(&mut self, t: &RawTensor) -> Flow {
-        let unknown = Flow { layer: INPUT, non_finite: false, scanned: false, made_by: None, inexact: None };
+        let unknown = Flow { layer: INPUT, fault: Fault::NONE, scanned: false, made_by: None, inexact: None };
         *self.flow.entry(t.storage).or_insert(unknown)
     }
 
     /// What is read here for the first time and was not scanned where it was made: data that meets the model, and what layers computed that autograd does not
     /// follow, because they are frozen or part of a compiled graph. Returns whether any of it is not finite.
-    pub(super) fn data_enters(&mut self, op: &RawOp) -> bool {
-        let mut non_finite = false;
+    pub(super) fn data_enters(&mut self, op: &RawOp) -> Fault {
+        let mut fault = Fault::NONE;
         for t in op.tensors() {
             let Some(flow) = self.flow.get(&t.storage).copied().filter(|f| !f.scanned) else { continue };
             // Labels may lie where data lay that is gone; they are nothing that is scanned.
@@ -89,31 +101,52 @@ impl State {
             if self.trace.passed.contains(&t.content()) {
                 continue;
             }
-            let Some(stats) = self.scan(t) else { continue };
-            let found = stats.non_finite() > 0;
+            let Some(scanned) = self.scan(t) else { continue };
+            let index = self.trace.entries.len();
             let entry = if flow.layer == INPUT {
-                let mut entry = Entry::new(INPUT, Probe::Activation, dtype, stats);
+                let mut entry = Entry::new(INPUT, Probe::Activation, dtype, scanned);
                 entry.operator = self.data_name(flow, dtype).to_owned();
-                entry.inexact = flow.inexact.filter(|&n| n > 0).or_else(|| repeated(t, &entry.stats));
+                let made_inexact = self.made_inexact(t, &entry, index);
+                entry.inexact = self.trace.counts.first_above_zero(flow.inexact, made_inexact);
                 entry
             } else {
-                self.unfollowed(flow, dtype, stats)
+                self.unfollowed(flow, dtype, scanned)
             };
-            let index = self.trace.push(entry);
+            self.trace.push(entry);
             self.trace.scanned.insert(t.content(), index);
             self.name_output(flow.made_by, index);
-            self.flow.insert(t.storage, Flow { non_finite: found, scanned: true, ..flow });
-            non_finite |= found;
+            let found = self.trace.faults.of_entry(index);
+            self.flow.insert(t.storage, Flow { fault: found, scanned: true, ..flow });
+            fault = self.trace.faults.either(fault, found);
         }
-        non_finite
+        fault
+    }
+
+    /// Integers that were made in a format which cannot hold them.
+    fn made_inexact(&mut self, t: &RawTensor, entry: &Entry, index: usize) -> Option<Count> {
+        if !t.is_on_device() {
+            return repeated(t, &entry.stats).map(Count::Known);
+        }
+        let reach = reach(entry.dtype).filter(|_| t.count() > 1)?;
+        let ticket = self.device.neighbours(t, reach);
+        self.asked(ticket).map(|ticket| self.trace.counts.of_neighbours(ticket, index))
+    }
+
+    /// Elements that a cast of integers left other than they were.
+    fn cast_inexact(&mut self, running: &Running, t: &RawTensor) -> Option<Count> {
+        let dtype = t.dtype()?;
+        match running.integers.as_ref()? {
+            Integers::Counted(integers) => integers.within(dtype).map(Count::Known),
+            Integers::Later(ticket) => reach(dtype).map(|_| self.trace.counts.of_cast(*ticket, dtype)),
+        }
     }
 
     /// What a layer computed that autograd does not follow.
-    fn unfollowed(&self, flow: Flow, dtype: Dtype, stats: Stats) -> Entry {
-        let mut entry = Entry::new(flow.layer, Probe::Activation, dtype, stats);
+    fn unfollowed(&self, flow: Flow, dtype: Dtype, scanned: Scanned) -> Entry {
+        let mut entry = Entry::new(flow.layer, Probe::Activation, dtype, scanned);
         let maker = flow.made_by.and_then(|op| self.trace.operator(op));
         entry.operator = maker.map_or_else(|| DATA.to_owned(), |op| op.name.clone());
-        entry.inherited = flow.non_finite;
+        entry.origin = Origin::Inputs(flow.fault);
         entry
     }
 
@@ -133,31 +166,31 @@ impl State {
 
     /// Follows one output; returns the token of its hook, or 0.
     pub(super) fn output(&mut self, t: &RawTensor, running: &Running, same_memory: bool) -> u64 {
-        let inexact = running.integers.zip(t.dtype()).and_then(|(integers, dtype)| integers.within(dtype));
-        let inexact = inexact.or(running.inexact);
-        let (layer, non_finite) = (running.layer, running.non_finite);
-        let mut flow = Flow { layer, non_finite, scanned: false, made_by: running.op, inexact };
+        let of_cast = self.cast_inexact(running, t);
+        let inexact = self.trace.counts.first(of_cast, running.inexact);
+        let (layer, fault) = (running.layer, running.fault);
+        let mut flow = Flow { layer, fault, scanned: false, made_by: running.op, inexact };
         let seen = same_memory || self.trace.scanned.contains_key(&t.content());
         let mut token = 0;
         if !seen && t.tracked != 0 && self.trace.passed.insert(t.content()) {
-            if let Some(stats) = self.scan(t) {
-                flow.non_finite = stats.non_finite() > 0;
+            if let Some(scanned) = self.scan(t) {
+                flow.fault = self.trace.faults.of_entry(self.trace.entries.len());
                 flow.scanned = true;
-                token = self.add_activation(t, running, stats);
+                token = self.add_activation(t, running, scanned);
             }
         } else if let Some(known) = self.flow.get(&t.storage).filter(|_| seen) {
-            flow.non_finite = known.non_finite;
+            flow.fault = known.fault;
             flow.scanned = known.scanned;
-            (flow.made_by, flow.inexact) = (known.made_by, known.inexact.or(flow.inexact));
+            (flow.made_by, flow.inexact) = (known.made_by, self.trace.counts.first(known.inexact, flow.inexact));
         }
         self.flow.insert(t.storage, flow);
         token
     }
 
-    pub(super) fn add_activation(&mut self, t: &RawTensor, running: &Running, stats: Stats) -> u64 {
-        let mut entry = Entry::new(running.layer, Probe::Activation, t.dtype().unwrap_or(Dtype::F32), stats);
+    pub(super) fn add_activation(&mut self, t: &RawTensor, running: &Running, scanned: Scanned) -> u64 {
+        let mut entry = Entry::new(running.layer, Probe::Activation, t.dtype().unwrap_or(Dtype::F32), scanned);
         entry.op = running.op;
-        entry.inherited = running.non_finite;
+        entry.origin = Origin::Inputs(running.fault);
         let index = self.trace.push(entry);
         self.trace.scanned.insert(t.content(), index);
         self.name_output(running.op, index);

@@ -53,13 +53,9 @@ fn fits(magnitude: u64, bits: u32) -> bool {
 /// Integers that were made in a format which cannot hold them, as by `arange` or `cumsum`: neighbours beyond its reach that are equal,
 /// where none are that it can hold. `None` where nothing is wrong, and where the elements are no integers.
 pub(super) fn repeated(t: &RawTensor, stats: &Stats) -> Option<u64> {
-    let reach = match t.dtype()? {
-        Dtype::F16 => 2048.0,
-        Dtype::Bf16 => 256.0,
-        Dtype::F32 | Dtype::F64 => return None,
-    };
+    let reach = reach(t.dtype()?)?;
     // Nearly every tensor is done with here: nothing is read again.
-    if stats.max_abs <= reach || stats.min_abs < 1.0 || stats.non_finite() > 0 {
+    if !were_repeated(stats, reach) {
         return None;
     }
     let all = floats(t)?;
@@ -70,6 +66,20 @@ pub(super) fn repeated(t: &RawTensor, stats: &Stats) -> Option<u64> {
     let within = pairs().filter(|pair| f64::from(pair[0].abs()) < reach).count();
     let beyond = pairs().filter(|pair| f64::from(pair[0].abs()) >= reach).count();
     (within == 0 && beyond > 0).then_some(beyond as u64)
+}
+
+/// The largest integer up to which a format in 16 bits holds all; `None` of any other format.
+pub(super) fn reach(dtype: Dtype) -> Option<f64> {
+    match dtype {
+        Dtype::F16 => Some(2048.0),
+        Dtype::Bf16 => Some(256.0),
+        Dtype::F32 | Dtype::F64 => None,
+    }
+}
+
+/// Whether a tensor may consist of integers some of which are beyond this reach.
+pub(super) fn were_repeated(stats: &Stats, reach: f64) -> bool {
+    stats.max_abs > reach && stats.min_abs >= 1.0 && stats.non_finite() == 0
 }
 
 /// The elements in the order in which they lie in memory.

@@ -8,6 +8,47 @@ use ampdoctor::scan::{TensorView, elements_like};
 
 use super::border::{RawOp, RawTensor};
 
+/// How an operator is meant to change its first tensor.
+#[derive(Clone, Copy)]
+pub(super) enum Intention<'a> {
+    /// By a tensor times a factor.
+    Adds(&'a RawTensor, f64),
+    /// By a number.
+    AddsNumber(f64),
+    /// By a quotient times a factor.
+    AddsQuotient(&'a RawTensor, &'a RawTensor, f64),
+    /// By a product times a factor.
+    AddsProduct(&'a RawTensor, &'a RawTensor, f64),
+    /// By itself times a factor.
+    Scales(f64),
+    /// It is multiplied by a tensor.
+    Multiplies(&'a RawTensor),
+    /// It is divided by a tensor.
+    Divides(&'a RawTensor),
+    /// It goes a share of the way to a tensor.
+    Towards(&'a RawTensor, f64),
+}
+
+/// What the operator `name` is about to do to its first tensor; `None` where its arguments do not tell.
+pub(super) fn intention<'a>(name: &str, op: &'a RawOp) -> Option<Intention<'a>> {
+    let [_, operands @ ..] = op.tensors() else { return None };
+    let scalars = op.scalars();
+    Some(match (name, operands, scalars) {
+        ("add_", [other], _) => Intention::Adds(other, alpha(scalars)),
+        ("sub_", [other], _) => Intention::Adds(other, -alpha(scalars)),
+        ("add_", [], [other, rest @ ..]) => Intention::AddsNumber(*other * alpha(rest)),
+        ("sub_", [], [other, rest @ ..]) => Intention::AddsNumber(-*other * alpha(rest)),
+        ("addcdiv_", [a, b], _) => Intention::AddsQuotient(a, b, alpha(scalars)),
+        ("addcmul_", [a, b], _) => Intention::AddsProduct(a, b, alpha(scalars)),
+        ("mul_", [], [factor]) => Intention::Scales(factor - 1.0),
+        ("div_", [], [divisor]) => Intention::Scales(1.0 / divisor - 1.0),
+        ("mul_", [other], []) => Intention::Multiplies(other),
+        ("div_", [other], []) => Intention::Divides(other),
+        ("lerp_", [end], [weight]) => Intention::Towards(end, *weight),
+        _ => return None,
+    })
+}
+
 /// The change intended so far for the parameter that is being changed, in the order in which its elements lie in memory.
 #[derive(Default)]
 pub(super) struct Intended {
@@ -30,22 +71,17 @@ impl Intended {
 
     /// Adds what the operator `name` is about to add to its first tensor. False where that cannot be told.
     pub(super) fn add(&mut self, name: &str, op: &RawOp) -> bool {
-        let [param, operands @ ..] = op.tensors() else { return false };
-        let Some(param) = param.view() else { return false };
-        let scalars = op.scalars();
-        match (name, operands, scalars) {
-            ("add_", [other], _) => self.add_scaled(&param, other, alpha(scalars)),
-            ("sub_", [other], _) => self.add_scaled(&param, other, -alpha(scalars)),
-            ("add_", [], [other, rest @ ..]) => self.add_constant(*other * alpha(rest)),
-            ("sub_", [], [other, rest @ ..]) => self.add_constant(-*other * alpha(rest)),
-            ("addcdiv_", [a, b], _) => self.add_two(&param, a, b, alpha(scalars), |a, b| a / b),
-            ("addcmul_", [a, b], _) => self.add_two(&param, a, b, alpha(scalars), |a, b| a * b),
-            ("mul_", [], [factor]) => self.add_factor(&param, factor - 1.0),
-            ("div_", [], [divisor]) => self.add_factor(&param, 1.0 / divisor - 1.0),
-            ("mul_", [other], []) => self.add_factors(&param, other, |factor| factor - 1.0),
-            ("div_", [other], []) => self.add_factors(&param, other, |divisor| 1.0 / divisor - 1.0),
-            ("lerp_", [end], [weight]) => self.add_towards(&param, end, *weight),
-            _ => false,
+        let Some(param) = op.tensors().first().and_then(RawTensor::view) else { return false };
+        match intention(name, op) {
+            Some(Intention::Adds(other, factor)) => self.add_scaled(&param, other, factor),
+            Some(Intention::AddsNumber(number)) => self.add_constant(number),
+            Some(Intention::AddsQuotient(a, b, factor)) => self.add_two(&param, a, b, factor, |a, b| a / b),
+            Some(Intention::AddsProduct(a, b, factor)) => self.add_two(&param, a, b, factor, |a, b| a * b),
+            Some(Intention::Scales(factor)) => self.add_factor(&param, factor),
+            Some(Intention::Multiplies(other)) => self.add_factors(&param, other, |factor| factor - 1.0),
+            Some(Intention::Divides(other)) => self.add_factors(&param, other, |divisor| 1.0 / divisor - 1.0),
+            Some(Intention::Towards(end, share)) => self.add_towards(&param, end, share),
+            None => false,
         }
     }
 

@@ -1,9 +1,9 @@
 //! Parameters that are written back from FP32 copies, against these copies.
 
-use ampdoctor::observation::Rounding;
 use ampdoctor::scan::{Dtype, unlike_rounded};
 
 use super::border::{RawTensor, dense_memory, tensor};
+use super::later::Number;
 use super::state::State;
 
 impl State {
@@ -18,16 +18,28 @@ impl State {
             let Some(copy) = self.params.master_of(index) else { continue };
             let tensors = [index, copy].map(|i| self.params.get(i).and_then(|p| tensor::describe(&p.tensor)));
             let [Some(param), Some(copy)] = &tensors else { continue };
-            if let Some(unlike) = unlike(param, copy) {
+            if let Some(unlike) = self.unlike(param, copy) {
                 self.unlike_masters.insert(index, unlike);
             }
         }
     }
 
     /// What the comparison of a parameter found, to be told once.
-    pub(super) fn unlike_master(&mut self, index: usize) -> Option<Box<Rounding>> {
-        let unlike = self.unlike_masters.remove(&index)?;
-        Some(Box::new(Rounding { unlike_master: Some(unlike), ..Rounding::default() }))
+    pub(super) fn unlike_master(&mut self, index: usize) -> Option<Number> {
+        self.unlike_masters.remove(&index)
+    }
+
+    fn unlike(&mut self, param: &RawTensor, copy: &RawTensor) -> Option<Number> {
+        if !param.is_on_device() || !copy.is_on_device() {
+            return unlike(param, copy).map(|n| Number::Known(n as f64));
+        }
+        let lie_alike =
+            copy.dtype() == Some(Dtype::F32) && param.sizes() == copy.sizes() && param.strides() == copy.strides();
+        if !lie_alike || param.dtype().is_none() {
+            return None;
+        }
+        let ticket = self.device.unlike(param, copy);
+        self.asked(ticket).map(Number::Later)
     }
 }
 

@@ -8,10 +8,13 @@ mod attachment;
 mod averages;
 mod backward;
 mod border;
+mod device;
+mod device_updates;
 mod foreign;
 mod forward;
 mod integers;
 mod intended;
+mod later;
 mod layers;
 mod masters;
 mod optimizer;
@@ -29,9 +32,14 @@ use std::ffi::CStr;
 
 use tch::Tensor;
 
+pub(crate) use device::treat_host_as_device;
+
 pub(crate) use attachment::{Attachment, Callback, Planted, StepTrace, Watching, plant};
 
 use border::RawObserver;
+
+/// Set to 1, it makes tensors in host memory take the way of a GPU's: what that way finds can be tried, and compared, where there is none.
+const HOST_AS_DEVICE: &str = "AMPDOCTOR_HOST_AS_DEVICE";
 
 /// The shim's observer of one thread, owned.
 pub(crate) struct Observer {
@@ -44,6 +52,9 @@ unsafe impl Send for Observer {}
 impl Observer {
     /// Observes the calling thread for `attachment`; `None` where LibTorch refused.
     pub(crate) fn install(attachment: &std::sync::Arc<Attachment>) -> Option<Self> {
+        if std::env::var_os(HOST_AS_DEVICE).is_some_and(|value| value == "1") {
+            treat_host_as_device(true);
+        }
         // SAFETY: the shim takes over one weak reference and gives it back through ampd_release_attachment.
         let raw = unsafe { border::ampd_observer_install(Attachment::into_weak_handle(attachment)) };
         (!raw.is_null()).then_some(Self { raw })
@@ -96,7 +107,7 @@ pub(crate) fn framework() -> String {
 
 /// The memory of a contiguous tensor on the host; `None` for any other.
 pub(crate) fn contiguous_bytes(tensor: &Tensor) -> Option<&[u8]> {
-    let described = border::tensor::describe(tensor)?;
+    let described = border::tensor::on_host(tensor)?;
     let view = described.view()?;
     // SAFETY: the tensor lives as long as what is borrowed of it, and nobody changes a tensor that is borrowed here.
     let bytes = unsafe { border::dense_memory(&view) }?;
@@ -106,7 +117,7 @@ pub(crate) fn contiguous_bytes(tensor: &Tensor) -> Option<&[u8]> {
 
 /// The value of a floating-point tensor of one element, read from its memory without running an operator; `None` for any other.
 pub(crate) fn single_value(tensor: &Tensor) -> Option<f64> {
-    let described = border::tensor::describe(tensor)?;
+    let described = border::tensor::on_host(tensor)?;
     let value = described.number();
     // SAFETY: frees what was copied to the host for this call.
     unsafe { border::ampd_release_copies() };

@@ -3,10 +3,12 @@
 use ampdoctor::observation::Probe;
 use ampdoctor::scan::Dtype;
 
-use super::border::{RawOp, tensor};
+use super::border::{RawOp, RawTensor, tensor};
+use super::device_updates::DeviceChange;
+use super::later::Number;
 use super::params::{Param, Role};
 use super::state::{State, is_in_place, is_unscale};
-use super::trace::Entry;
+use super::trace::{Entry, Origin};
 use super::updates::{Change, Update};
 
 impl State {
@@ -42,9 +44,21 @@ impl State {
         self.updated = true;
         self.look_at_optimizer_state(param, name, op);
         let Some(described) = self.params.get(param).and_then(|p| tensor::describe(&p.tensor)) else { return };
+        if described.is_on_device() {
+            return self.device_update_starts(param, name, op, &described);
+        }
         if let Some(now) = described.view() {
             let change = Change { param, name, op, now, rounds_to: self.params.rounds_to(param) };
             self.update_unconfirmed = self.updates.begin(&change) && !name.starts_with('_');
+        }
+    }
+
+    fn device_update_starts(&mut self, param: usize, name: &str, op: &RawOp, now: &RawTensor) {
+        let change = DeviceChange { param, name, op, now, rounds_to: self.params.rounds_to(param) };
+        let begun = self.updates.on_device.begin(&change, &mut self.device);
+        match self.asked(begun) {
+            Some(first) => self.update_unconfirmed = first && !name.starts_with('_'),
+            None => self.updates.abandon(),
         }
     }
 
@@ -52,6 +66,13 @@ impl State {
     pub(super) fn close_update(&mut self) {
         let Some(param) = self.updates.open_param().and_then(|i| self.params.get(i)) else { return };
         let Some(described) = tensor::describe(&param.tensor) else { return self.updates.abandon() };
+        if described.is_on_device() {
+            let update = self.updates.on_device.close(&described, &mut self.device);
+            if let (Some(Some(update)), Some(dtype)) = (self.asked(update), described.dtype()) {
+                self.add_update(update, dtype, described.version);
+            }
+            return self.updates.abandon();
+        }
         let Some(view) = described.view() else { return self.updates.abandon() };
         let dtype = view.dtype;
         if let Some(update) = self.updates.close(&view) {
@@ -60,22 +81,26 @@ impl State {
     }
 
     pub(super) fn add_update(&mut self, update: Update, dtype: Dtype, version: u32) {
-        if matches!(dtype, Dtype::F16 | Dtype::Bf16) && update.rounding.is_none_or(|r| r.stepped.is_none()) {
+        let tells_intent = update.rounding.is_some_and(|r| r.stepped.is_some())
+            || update.rounding_later.as_ref().is_some_and(|later| later.stepped.is_some());
+        if matches!(dtype, Dtype::F16 | Dtype::Bf16) && !tells_intent {
             self.blind_spots.insert(unknown_intent(&update.operator));
         }
         let unlike_master = self.unlike_master(update.param);
         let Some(param) = self.params.get_mut(update.param) else { return };
         param.scanned_version = Some(version);
         let (layer, tensor) = (param.layer, param.tensor_name.clone());
-        let inherited = update.value.non_finite() > 0;
         let mut change = Entry::new(layer, Probe::Update, dtype, update.change);
         change.operator = update.operator;
         change.tensor = tensor.clone();
-        change.inherited = inherited;
+        change.origin = Origin::Next;
         change.rounding = update.rounding.map(Box::new);
+        change.rounding_later = update.rounding_later;
         let mut value = Entry::new(layer, Probe::Param, dtype, update.value);
         value.tensor = tensor;
-        value.rounding = unlike_master;
+        if let Some(unlike) = unlike_master {
+            value.note_unlike(unlike);
+        }
         self.trace.push(change);
         self.trace.push(value);
     }
@@ -87,7 +112,7 @@ impl State {
             let version = tensor::version(&param.tensor);
             // Batch norm changes its running statistics without counting a version.
             let unchanged = param.parameter && param.scanned_version == Some(version);
-            if unchanged && self.unlike_masters.get(&index).is_none_or(|&n| n == 0) {
+            if unchanged && self.unlike_masters.get(&index).is_none_or(|&n| n == Number::Known(0.0)) {
                 continue;
             }
             let Some(described) = tensor::describe(&param.tensor) else { continue };
@@ -98,7 +123,10 @@ impl State {
             let Some(stats) = self.scan(&described) else { continue };
             let mut entry = Entry::new(layer, probe, dtype, stats);
             entry.tensor = name;
-            entry.rounding = self.unlike_master(index);
+            entry.only_if_unlike = unchanged;
+            if let Some(unlike) = self.unlike_master(index) {
+                entry.note_unlike(unlike);
+            }
             self.trace.push(entry);
             if let Some(param) = self.params.get_mut(index) {
                 param.scanned_version = Some(version);

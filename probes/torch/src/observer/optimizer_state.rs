@@ -17,14 +17,12 @@ impl State {
         let gradient = tensor::gradient(&param.tensor).map_or(0, |gradient| gradient.storage);
         for operand in op.tensors().iter().skip(1) {
             let is_known = operand.storage == gradient || self.params.find(operand.place()).is_some();
-            if is_known || is_finite(operand) {
+            // On a device it takes a scan to tell, and the end of the step to drop what is finite.
+            if is_known || operand.dtype().is_none() || !operand.is_on_device() && is_finite(operand) {
                 continue;
             }
-            let (Some(dtype), Some(stats)) = (operand.dtype(), self.scan(operand)) else { continue };
-            if stats.non_finite() == 0 {
-                continue;
-            }
-            let mut entry = Entry::new(layer, Probe::OptimizerState, dtype, stats);
+            let (Some(dtype), Some(scanned)) = (operand.dtype(), self.scan(operand)) else { continue };
+            let mut entry = Entry::new(layer, Probe::OptimizerState, dtype, scanned);
             entry.operator = name.to_owned();
             entry.tensor = label.clone();
             self.trace.push(entry);

@@ -9,7 +9,9 @@ use ampdoctor::observation::{Act, Product, RecipeEvent, Refusal, ScalerEvent};
 use ampdoctor::scan::Dtype;
 use tch::Tensor;
 
-use super::border::{RawOp, RawTensor, tensor};
+use super::border::{Content, RawOp, RawTensor, tensor};
+use super::device::Reductions;
+use super::later::Number;
 use super::state::{SCALE_LOSS, State, is_in_place, is_unscale};
 
 /// Events of one step that are kept, for a loop that never calls `doctor.step`.
@@ -20,6 +22,47 @@ struct Pending {
     after_own: u32,
     after_foreign: u32,
     act: Act,
+    /// Numbers of it that are to be fetched.
+    later: Option<Later>,
+}
+
+/// Numbers of an event that were not known when it happened.
+enum Later {
+    /// What the scaled loss was made of.
+    Product(Factors),
+    /// What gradients were multiplied by, or divided: the number, and the tensor that holds it.
+    Factor { number: Number, content: Content, divides: bool },
+}
+
+/// A loss times a number.
+#[derive(Clone, Copy)]
+struct Factors {
+    loss: Number,
+    factor: Number,
+    dtype: Dtype,
+}
+
+impl Factors {
+    fn product(self, device: &Reductions) -> Option<Product> {
+        let (loss, factor) = (self.loss.value(device)?, self.factor.value(device)?);
+        Some(Product { loss, factor, dtype: self.dtype })
+    }
+}
+
+impl Pending {
+    /// The event, with what was fetched; `None` where it is nothing without that.
+    fn act(mut self, device: &Reductions) -> Option<Act> {
+        match (&mut self.act, self.later) {
+            (_, None) => {}
+            (Act::Backward { product, .. }, Some(Later::Product(factors))) => *product = factors.product(device),
+            (Act::Multiplied { factor, .. }, Some(Later::Factor { number, divides, .. })) => {
+                let number = number.value(device)?;
+                *factor = if divides { 1.0 / number } else { number };
+            }
+            _ => return None,
+        }
+        Some(self.act)
+    }
 }
 
 /// What is followed from operator to operator.
@@ -29,7 +72,7 @@ pub(super) struct Recipe {
     /// Whether the latest callback came out of backward.
     in_backward: bool,
     /// The latest product that a loss may have come out of.
-    product: Option<Product>,
+    product: Option<Factors>,
     /// The parameter whose gradient lives in a storage.
     gradients: HashMap<usize, usize>,
     /// Whether `gradients` holds what there is since the last backward.
@@ -47,12 +90,12 @@ impl Recipe {
     }
 
     /// The step's events; `position` says where a number of raw scaler events ends up among those of the step.
-    pub(super) fn take(&mut self, own: bool, position: impl Fn(u32) -> u32) -> Vec<RecipeEvent> {
-        let event = |pending: Pending| RecipeEvent {
-            after: position(if own { pending.after_own } else { pending.after_foreign }),
-            act: pending.act,
+    pub(super) fn take(&mut self, own: bool, device: &Reductions, position: impl Fn(u32) -> u32) -> Vec<RecipeEvent> {
+        let event = |pending: Pending| {
+            let after = position(if own { pending.after_own } else { pending.after_foreign });
+            Some(RecipeEvent { after, act: pending.act(device)? })
         };
-        std::mem::take(&mut self.events).into_iter().map(event).collect()
+        std::mem::take(&mut self.events).into_iter().filter_map(event).collect()
     }
 
     /// A step begins; what spans steps stays.
@@ -94,7 +137,8 @@ impl State {
         }
         self.recipe.gradients_known = false;
         let product = self.recipe.product.take();
-        self.push_act(Act::Backward { holding, used, product });
+        let later = product.map(Later::Product);
+        self.push_pending(Act::Backward { holding, used, product: None }, later);
     }
 
     /// The library's scaler did something. A scale that changes while gradients are being collected is looked into even where nothing else is observed.
@@ -136,25 +180,35 @@ impl State {
     }
 
     fn push_act(&mut self, act: Act) {
+        self.push_pending(act, None);
+    }
+
+    fn push_pending(&mut self, act: Act, later: Option<Later>) {
         if self.recipe.events.len() < MAX_EVENTS {
-            let (after_own, after_foreign) = (self.scaler_events.len() as u32, self.foreign.events.len() as u32);
-            self.recipe.events.push(Pending { after_own, after_foreign, act });
+            let (after_own, after_foreign) = (self.scaler_events.len() as u32, self.foreign.acts());
+            self.recipe.events.push(Pending { after_own, after_foreign, act, later });
         }
     }
 
     /// A loss of one element times a number.
     fn note_product(&mut self, op: &RawOp) {
         let (loss, factor) = match op.tensors() {
-            [loss] => (loss, op.scalars().first().copied()),
-            [a, b] if a.tracked != 0 => (a, b.number()),
-            [a, b] => (b, a.number()),
+            [loss] => (loss, None),
+            [a, b] if a.tracked != 0 => (a, Some(b)),
+            [a, b] => (b, Some(a)),
             _ => return,
         };
-        if loss.tracked == 0 {
+        if loss.tracked == 0 || loss.count() != 1 {
             return;
         }
-        if let (Some(value), Some(factor), Some(dtype)) = (loss.number(), factor, loss.dtype()) {
-            self.recipe.product = Some(Product { loss: value, factor, dtype });
+        let factor = match factor {
+            Some(factor) => self.number(factor),
+            None => op.scalars().first().copied().map(Number::Known),
+        };
+        if let (Some(factor), Some(dtype)) = (factor, loss.dtype())
+            && let Some(loss) = self.number(loss)
+        {
+            self.recipe.product = Some(Factors { loss, factor, dtype });
         }
     }
 
@@ -205,10 +259,25 @@ impl State {
     }
 
     fn note_changed_gradients(&mut self, name: &str, op: &RawOp, gradients: u32) {
-        let number = || op.scalars().first().copied().or_else(|| op.tensors().last().and_then(RawTensor::number));
+        let mut later = None;
         let act = match name.trim_start_matches("_foreach_") {
-            "mul_" => number().map(|factor| Act::Multiplied { factor, gradients }),
-            "div_" => number().map(|divisor| Act::Multiplied { factor: 1.0 / divisor, gradients }),
+            "mul_" | "div_" => {
+                let divides = name.ends_with("div_");
+                let holder = if op.scalars().is_empty() { op.tensors().last() } else { None };
+                let number = match holder {
+                    Some(holder) => self.number(holder),
+                    None => op.scalars().first().copied().map(Number::Known),
+                };
+                let Some(number) = number else { return };
+                let factor = match number {
+                    Number::Known(divisor) if divides => 1.0 / divisor,
+                    Number::Known(factor) => factor,
+                    Number::Later(_) => f64::NAN,
+                };
+                let waits = matches!(number, Number::Later(_));
+                later = holder.filter(|_| waits).map(|t| Later::Factor { number, content: t.content(), divides });
+                Some(Act::Multiplied { factor, gradients })
+            }
             "clamp_" | "clamp_max_" | "clamp_min_" => {
                 let limit = op.scalars().iter().fold(0.0, |most: f64, bound| most.max(bound.abs()));
                 Some(Act::Clamped { limit, gradients })
@@ -217,16 +286,16 @@ impl State {
             _ => None,
         };
         let Some(act) = act else { return };
-        let here = (self.scaler_events.len() as u32, self.foreign.events.len() as u32);
+        let here = (self.scaler_events.len() as u32, self.foreign.acts());
         let last = self.recipe.events.last_mut().filter(|last| (last.after_own, last.after_foreign) == here);
-        if !last.is_some_and(|last| joins(&mut last.act, &act)) {
-            self.push_act(act);
+        if !last.is_some_and(|last| last.joins(&act, later.as_ref())) {
+            self.push_pending(act, later);
         }
     }
 
     fn note_parameter(&mut self, index: usize, name: &str) {
         let again = self.recipe.stepped.replace(index) == Some(index);
-        let here = (self.scaler_events.len() as u32, self.foreign.events.len() as u32);
+        let here = (self.scaler_events.len() as u32, self.foreign.acts());
         let goes_on = self.recipe.events.last().is_some_and(|last| {
             matches!(last.act, Act::Stepped { .. }) && (last.after_own, last.after_foreign) == here
         });
@@ -254,6 +323,25 @@ impl State {
             if let Some(gradient) = tensor::gradient_content(&param.tensor).filter(|g| g.storage != 0) {
                 self.recipe.gradients.insert(gradient.storage, index);
             }
+        }
+    }
+}
+
+impl Pending {
+    /// Adds `next` to this event where it is the same thing done to more gradients.
+    fn joins(&mut self, next: &Act, later: Option<&Later>) -> bool {
+        match (&mut self.act, &self.later, next, later) {
+            (last, None, next, None) => joins(last, next),
+            (
+                Act::Multiplied { gradients, .. },
+                Some(Later::Factor { content, divides, .. }),
+                Act::Multiplied { gradients: more, .. },
+                Some(Later::Factor { content: same, divides: alike, .. }),
+            ) if content == same && divides == alike => {
+                *gradients += more;
+                true
+            }
+            _ => false,
         }
     }
 }

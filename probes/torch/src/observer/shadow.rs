@@ -31,7 +31,7 @@ impl State {
         if let Some(scale) = self.scale_in_force {
             return Held { is_own: backward == 1 && !done, scale: Some(scale), scale_is_known: true };
         }
-        let unscaled = !self.foreign.events.is_empty();
+        let unscaled = self.foreign.acted();
         Held {
             is_own: self.full && self.trace.passes == 1 && !self.updated && !unscaled,
             scale: self.foreign.in_force,

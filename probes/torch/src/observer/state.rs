@@ -3,18 +3,21 @@
 use std::collections::{BTreeSet, HashMap};
 
 use ampdoctor::observation::{ScalerConfig, ScalerEvent};
-use ampdoctor::scan::{Stats, scan};
+use ampdoctor::scan::scan;
 
 use super::averages::Averages;
 use super::border::{Content, RawOp, RawTensor, tensor};
+use super::device::{Reductions, Ticket};
 use super::foreign::ForeignScaler;
 use super::integers::Inexact;
+use super::later::{Count, Fault, Number, Scanned};
 use super::layers::{LayerId, Layers};
 use super::params::ParamTable;
 use super::recipe::Recipe;
 use super::strangers::Strangers;
 use super::trace::{OpId, Trace};
 use super::updates::Updates;
+use crate::shim::ShimError;
 
 /// Tensors of one step that are kept; a loop that never calls `doctor.step` must not fill the memory. A step of 100 layers and 16
 /// micro-batches has some 60,000.
@@ -37,25 +40,31 @@ pub(super) const DATA: &str = "data";
 #[derive(Clone, Copy)]
 pub(super) struct Flow {
     pub layer: LayerId,
-    pub non_finite: bool,
-    /// Whether `non_finite` was seen, and not only passed on.
+    pub fault: Fault,
+    /// Whether `fault` was seen, and not only passed on.
     pub scanned: bool,
     /// The operator that made it.
     pub made_by: Option<OpId>,
     /// Of integers that were cast, and of what was computed from them: elements that are not what they were.
-    pub inexact: Option<u64>,
+    pub inexact: Option<Count>,
+}
+
+/// What is left of integers that an operator casts.
+pub(super) enum Integers {
+    Counted(Inexact),
+    Later(Ticket),
 }
 
 /// An operator between its start and its end.
 pub(super) struct Running {
     pub layer: LayerId,
-    pub non_finite: bool,
+    pub fault: Fault,
     pub op: Option<OpId>,
     pub inputs: Vec<Content>,
     /// Of a cast of integers: what of them is left.
-    pub integers: Option<Inexact>,
+    pub integers: Option<Integers>,
     /// Of what was computed from integers that were cast: elements of theirs that are not what they were.
-    pub inexact: Option<u64>,
+    pub inexact: Option<Count>,
 }
 
 /// What the shim is to do with an operator that begins.
@@ -73,6 +82,8 @@ pub(super) struct State {
     pub params: ParamTable,
     pub layers: Layers,
     pub trace: Trace,
+    /// What is computed on devices, and not yet here.
+    pub device: Reductions,
     /// Whether tensors are scanned in this step.
     pub full: bool,
     /// Whether operators are reported in this step, scanned or not.
@@ -103,7 +114,7 @@ pub(super) struct State {
     /// Whether forward has read a parameter that has an FP32 copy, and they were compared.
     pub masters_compared: bool,
     /// Of the parameters that were compared: elements that are not what the copy rounds to.
-    pub unlike_masters: HashMap<usize, u64>,
+    pub unlike_masters: HashMap<usize, Number>,
     pub strangers: Strangers,
 }
 
@@ -115,6 +126,7 @@ impl State {
     /// Forgets the step that was taken, and begins the next.
     pub(super) fn begin_step(&mut self, full: bool, watched: bool) {
         self.trace = Trace::default();
+        self.device.begin_step();
         self.flow.clear();
         self.running = None;
         self.updates.abandon();
@@ -144,7 +156,7 @@ impl State {
         self.follow_recipe(name, op, own_scaler);
         if !own_scaler {
             let owner = if is_unscale(name) { self.owner_of(op.tensors()) } else { None };
-            if self.foreign.operator_starts(name, op, owner) {
+            if self.foreign.operator_starts(name, op, owner, &mut self.device) {
                 self.note_updated_again();
             }
         }
@@ -190,7 +202,7 @@ impl State {
 
     /// A top-level operator outside backward ended; fills the hooks' tokens.
     pub(super) fn operator_ends(&mut self, op: &RawOp, tokens: &mut [u64]) {
-        self.foreign.operator_ends();
+        self.foreign.operator_ends(&mut self.device);
         self.average_ends(op);
         if self.update_unconfirmed && op.tensors().is_empty() {
             // The operator threw: it returned no tensor, and changed none.
@@ -218,19 +230,53 @@ impl State {
 
     /// The end of a step: what is still to be looked at.
     pub(super) fn finish_step(&mut self) {
-        if !self.full {
-            return;
+        if self.full {
+            self.close_update();
+            if self.gradients_pending && !self.is_overrun() {
+                self.scan_gradients();
+            }
+            self.scan_changed_params();
         }
-        self.close_update();
-        if self.gradients_pending && !self.is_overrun() {
-            self.scan_gradients();
+        if let Err(error) = self.device.fetch() {
+            self.blind_spots.insert(format!("what was computed on a device could not be fetched: {error}"));
         }
-        self.scan_changed_params();
         tensor::release_copies();
+        self.unscanned += self.trace.resolve(&self.device);
+        self.foreign.resolve(&self.device);
+        if let Some(error) = self.foreign.failure.take() {
+            self.blind_spots.insert(format!("a scaler's tensors could not be looked at on their device: {error}"));
+        }
+    }
+
+    /// What was asked of a device; where it refused, that is told.
+    pub(super) fn asked<T>(&mut self, answer: Result<T, ShimError>) -> Option<T> {
+        answer
+            .map_err(|error| {
+                self.blind_spots.insert(format!("some tensors could not be looked at on their device: {error}"))
+            })
+            .ok()
+    }
+
+    /// The number in a floating-point tensor of one element; `None` for any other, and where its memory cannot be read.
+    pub(super) fn number(&mut self, t: &RawTensor) -> Option<Number> {
+        if !t.is_on_device() {
+            return t.number().map(Number::Known);
+        }
+        if t.count() != 1 || t.dtype().is_none() {
+            return None;
+        }
+        let ticket = self.device.number(t);
+        self.asked(ticket).map(Number::Later)
     }
 
     /// Scans a tensor, or counts it among those that could not be.
-    pub(super) fn scan(&mut self, t: &RawTensor) -> Option<Stats> {
+    pub(super) fn scan(&mut self, t: &RawTensor) -> Option<Scanned> {
+        if t.is_on_device() && t.dtype().is_some() {
+            let ticket = self.device.statistics(t);
+            let ticket = self.asked(ticket);
+            self.unscanned += u32::from(ticket.is_none());
+            return ticket.map(Scanned::Later);
+        }
         let Some(view) = t.view() else {
             self.unscanned += 1;
             self.blind_spots.insert(
@@ -241,7 +287,7 @@ impl State {
             return None;
         };
         // SAFETY: the shim describes live memory of a tensor that outlives this call.
-        Some(unsafe { scan(&view) })
+        Some(Scanned::Now(unsafe { scan(&view) }))
     }
 }
 

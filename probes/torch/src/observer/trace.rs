@@ -6,6 +6,8 @@ use ampdoctor::observation::{Observation, Probe, Provenance, Rounding, Site, Sit
 use ampdoctor::scan::{Dtype, Stats};
 
 use super::border::Content;
+use super::device::{Reductions, StatsTicket, Ticket};
+use super::later::{Count, Counts, Fault, Faults, Number, Scanned, value};
 use super::layers::{LayerId, Layers};
 use super::provenance::Input;
 
@@ -42,27 +44,43 @@ pub(super) struct Entry {
     pub tensor: String,
     pub probe: Probe,
     pub dtype: Dtype,
+    /// Of nothing, until what is on a device has been fetched.
     pub stats: Stats,
-    pub inherited: bool,
+    /// Where they are to be fetched from.
+    later: Option<StatsTicket>,
+    /// Where a NaN or an infinity in it may have come from.
+    pub origin: Origin,
+    /// Whether it came from there: known at the end of the step.
+    inherited: bool,
+    /// Whether it turned out not to be worth telling: known at the end of the step.
+    dropped: bool,
     /// The operator whose backward computed it.
     pub via: Option<OpId>,
     /// Activations: whether backward has reached it.
     pub reached: bool,
     /// Activations: the operators that took it as input.
     pub consumers: Vec<OpId>,
-    /// Activations: whether its gradient was not finite.
-    pub gradient_non_finite: bool,
+    /// Activations: whether its gradient was not finite; known at the end of the step.
+    gradient_non_finite: bool,
     /// Updates and parameters: what low precision did to the step.
     pub rounding: Option<Box<Rounding>>,
+    /// The part of it that is to be fetched.
+    pub rounding_later: Option<Box<RoundingLater>>,
+    /// Whether there is something to tell only where it is not what its FP32 copy rounds to.
+    pub only_if_unlike: bool,
     /// Of integers: elements that are not what they were.
-    pub inexact: Option<u64>,
+    pub inexact: Option<Count>,
     /// Of a moving average: its decay.
     pub decay: Option<f64>,
 }
 
 impl Entry {
     /// An entry of `probe` with nothing else known.
-    pub(super) fn new(layer: LayerId, probe: Probe, dtype: Dtype, stats: Stats) -> Self {
+    pub(super) fn new(layer: LayerId, probe: Probe, dtype: Dtype, scanned: Scanned) -> Self {
+        let (stats, later) = match scanned {
+            Scanned::Now(stats) => (stats, None),
+            Scanned::Later(ticket) => (Stats::default(), Some(ticket)),
+        };
         Self {
             layer,
             op: None,
@@ -71,15 +89,102 @@ impl Entry {
             probe,
             dtype,
             stats,
+            later,
+            origin: Origin::Here,
             inherited: false,
+            dropped: false,
             via: None,
             reached: false,
             consumers: Vec::new(),
             gradient_non_finite: false,
             rounding: None,
+            rounding_later: None,
+            only_if_unlike: false,
             inexact: None,
             decay: None,
         }
+    }
+
+    /// Notes how many of its elements are not what its FP32 copy rounds to.
+    pub(super) fn note_unlike(&mut self, unlike: Number) {
+        match unlike {
+            Number::Known(n) => self.rounding.get_or_insert_default().unlike_master = Some(n as u64),
+            Number::Later(ticket) => self.rounding_later.get_or_insert_default().unlike_master = Some(ticket),
+        }
+    }
+
+    /// Puts down what was fetched, and decides whether the entry is worth telling; false where its numbers are missing.
+    fn fill(&mut self, device: &Reductions) -> bool {
+        let mut whole = true;
+        if let Some(ticket) = self.later.take() {
+            let stats = device.stats(&ticket);
+            whole &= stats.is_some();
+            self.stats = stats.unwrap_or_default();
+        }
+        if let Some(later) = self.rounding_later.take() {
+            let mut rounding = self.rounding.take().map(|rounding| *rounding).unwrap_or_default();
+            whole &= later.resolve(device, &mut rounding);
+            self.rounding = (rounding != Rounding::default()).then(|| Box::new(rounding));
+        }
+        let unlike = || self.rounding.as_ref().and_then(|rounding| rounding.unlike_master).unwrap_or(0);
+        // The optimizer's own tensors are told only where they are not finite.
+        let finite_state = self.probe == Probe::OptimizerState && !self.is_non_finite();
+        self.dropped = !whole || finite_state || self.only_if_unlike && unlike() == 0;
+        whole
+    }
+
+    fn is_non_finite(&self) -> bool {
+        self.stats.non_finite() > 0
+    }
+}
+
+/// Where a NaN or an infinity in a tensor may have come from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin {
+    /// From nowhere else.
+    Here,
+    /// What went into its operator.
+    Inputs(Fault),
+    /// It is the gradient of this activation, which so many operators had taken when it came.
+    Backward { activation: usize, consumers: usize },
+    /// Anything in its layer.
+    Layer,
+    /// What the tensor of the next entry holds.
+    Next,
+}
+
+/// What low precision did to a step, as far as it is to be fetched.
+#[derive(Default)]
+pub(super) struct RoundingLater {
+    pub stepped: Option<Ticket>,
+    pub without_masters: Option<Ticket>,
+    pub decay: Option<Ticket>,
+    pub unlike_master: Option<Ticket>,
+    /// Whether the energy of what did not move is told.
+    pub tells_unmoved: bool,
+}
+
+impl RoundingLater {
+    /// Puts down what was fetched; false where something is missing.
+    fn resolve(&self, device: &Reductions, rounding: &mut Rounding) -> bool {
+        let mut whole = true;
+        let mut fetch = |ticket: Option<Ticket>| {
+            let found = ticket.map(|ticket| device.fidelity_at(ticket));
+            whole &= !matches!(found, Some(None));
+            found.flatten()
+        };
+        if let Some((stepped, unmoved)) = fetch(self.stepped) {
+            rounding.stepped = Some(stepped);
+            rounding.unmoved = unmoved.filter(|_| self.tells_unmoved);
+        }
+        rounding.without_masters = fetch(self.without_masters).map(|(f, _)| f).or(rounding.without_masters);
+        rounding.decay = fetch(self.decay).map(|(f, _)| f).or(rounding.decay);
+        if let Some(ticket) = self.unlike_master {
+            let unlike = device.one(ticket);
+            whole &= unlike.is_some();
+            rounding.unlike_master = unlike.map(|n| n as u64);
+        }
+        whole
     }
 }
 
@@ -95,8 +200,12 @@ pub(super) struct Trace {
     pub scanned: HashMap<Content, usize>,
     /// Memory that was looked at and is not scanned again: a parameter's, or what could not be read.
     pub passed: HashSet<Content>,
-    /// Layers in which a value, or the gradient that reached it, was not finite.
-    pub poisoned: HashSet<LayerId>,
+    /// What flowed from one operator to the next, and may not have been finite.
+    pub faults: Faults,
+    /// What became of integers on their way.
+    pub counts: Counts,
+    /// The counts, once they are known.
+    known_counts: Vec<Option<u64>>,
     /// Nodes of backward that began, of all passes.
     pub epoch: u32,
     /// Backward passes: nodes with no operator of forward between them are one.
@@ -137,24 +246,61 @@ impl Trace {
         self.operators.get(id.0 as usize)
     }
 
-    /// The gradient of activation `index` has come: where it was computed, and whether a NaN or an infinity in it is new.
-    pub(super) fn gradient_origin(&self, index: usize) -> (Option<OpId>, bool) {
-        let Some(activation) = self.entries.get(index) else { return (None, false) };
-        let via = activation.consumers.first().copied();
-        let poisoned = |op: &OpId| self.is_poisoned(*op);
-        let inherited = activation.stats.non_finite() > 0 || activation.consumers.iter().any(poisoned);
-        (via, inherited)
+    /// The gradient of activation `index` has come: where it was computed, and what a NaN or an infinity in it may have come from.
+    pub(super) fn gradient_origin(&self, index: usize) -> (Option<OpId>, Origin) {
+        let Some(activation) = self.entries.get(index) else { return (None, Origin::Here) };
+        let consumers = activation.consumers.len();
+        (activation.consumers.first().copied(), Origin::Backward { activation: index, consumers })
     }
 
-    /// Whether an operator's output, or the gradient that reached its output, was not finite.
-    fn is_poisoned(&self, op: OpId) -> bool {
-        let output = self.operator(op).and_then(|o| o.output).and_then(|i| self.entries.get(i));
-        output.is_some_and(|o| o.stats.non_finite() > 0 || o.gradient_non_finite)
+    /// Everything was fetched that is fetched: what was waiting for it is put down, in the order in which it happened. Returns how many tensors' numbers are
+    /// missing.
+    pub(super) fn resolve(&mut self, device: &Reductions) -> u32 {
+        let missing = self.entries.iter_mut().map(|entry| u32::from(!entry.fill(device))).sum();
+        let faults = self.faults.resolve(|index| self.entries.get(index).is_some_and(Entry::is_non_finite));
+        let of_entry = |index: usize| self.entries.get(index).map(|entry| (entry.dtype, entry.stats.clone()));
+        self.known_counts = self.counts.resolve(device, of_entry);
+        // Layers in which a value, or the gradient that reached it, was not finite.
+        let mut poisoned = HashSet::new();
+        for index in 0..self.entries.len() {
+            let (layer, inherited) = match self.entries[index].origin {
+                Origin::Here => continue,
+                Origin::Inputs(fault) => (None, faults[fault]),
+                Origin::Backward { activation, consumers } => {
+                    let inherited = self.has_poisoned(activation, consumers);
+                    (self.poisons(activation, index), inherited)
+                }
+                Origin::Layer => (None, poisoned.contains(&self.entries[index].layer)),
+                Origin::Next => (None, self.entries.get(index + 1).is_some_and(Entry::is_non_finite)),
+            };
+            poisoned.extend(layer);
+            self.entries[index].inherited = inherited;
+        }
+        missing
+    }
+
+    /// Whether an activation, or the output or its gradient of one of the first operators that took it, was not finite.
+    fn has_poisoned(&self, activation: usize, consumers: usize) -> bool {
+        let Some(activation) = self.entries.get(activation) else { return false };
+        let poisoned = |op: &OpId| {
+            let output = self.operator(*op).and_then(|o| o.output).and_then(|i| self.entries.get(i));
+            output.is_some_and(|o| o.is_non_finite() || o.gradient_non_finite)
+        };
+        activation.is_non_finite() || activation.consumers.iter().take(consumers).any(poisoned)
+    }
+
+    /// The layer of an activation whose gradient is entry `index`, where the two poison it.
+    fn poisons(&mut self, activation: usize, index: usize) -> Option<LayerId> {
+        let non_finite = self.entries.get(index).is_some_and(Entry::is_non_finite);
+        let activation = self.entries.get_mut(activation)?;
+        activation.gradient_non_finite |= non_finite;
+        let poisons = activation.gradient_non_finite || activation.is_non_finite() || activation.inherited;
+        poisons.then_some(activation.layer)
     }
 
     /// Whether a tensor was not finite. The -inf in an activation alone is no sign of a fault: causal masks put it there.
     pub(super) fn has_fault(&self) -> bool {
-        self.entries.iter().any(|e| match e.probe {
+        self.entries.iter().filter(|e| !e.dropped).any(|e| match e.probe {
             Probe::Activation => e.stats.nan + e.stats.pos_inf > 0,
             _ => e.stats.non_finite() > 0,
         })
@@ -193,6 +339,9 @@ impl Trace {
         let mut observations = Vec::with_capacity(self.entries.len());
         let mut ids: Vec<Option<SiteId>> = vec![None; self.entries.len()];
         for ((index, entry), via) in self.entries.iter().enumerate().zip(vias) {
+            if entry.dropped {
+                continue;
+            }
             let unreached = entry.probe == Probe::Activation && !reached[index];
             if unreached && !(without_backward && entry.stats.non_finite() > 0) {
                 continue;
@@ -220,7 +369,8 @@ impl Trace {
         mut intern: impl FnMut(&Site) -> SiteId,
     ) -> Option<Box<Provenance>> {
         let operator = entry.op.filter(|_| entry.probe == Probe::Activation).and_then(|op| self.operator(op));
-        if operator.is_none() && entry.inexact.is_none() && entry.decay.is_none() {
+        let inexact = value(entry.inexact, &self.known_counts);
+        if operator.is_none() && inexact.is_none() && entry.decay.is_none() {
             return None;
         }
         let mut input = |input: &Input| match input {
@@ -230,7 +380,7 @@ impl Trace {
         };
         let inputs = operator.map_or(Vec::new(), |o| o.inputs.iter().map(&mut input).collect());
         let argument = operator.and_then(|o| o.argument).or(entry.decay);
-        Some(Box::new(Provenance { inputs, argument, inexact: entry.inexact }))
+        Some(Box::new(Provenance { inputs, argument, inexact }))
     }
 
     /// Of each entry whether backward reached it, or what was computed from it: of the run's data, and of what autograd does not follow.

@@ -4,10 +4,13 @@
 //! another parameter, the previous one is done.
 
 use ampdoctor::observation::Rounding;
-use ampdoctor::scan::{Dtype, Fidelity, Stats, TensorView, fidelity, fidelity_in, scan, scan_difference};
+use ampdoctor::scan::{Dtype, Fidelity, TensorView, fidelity, fidelity_in, scan, scan_difference};
 
 use super::border::{RawOp, dense_memory};
+use super::device_updates::DeviceUpdates;
 use super::intended::{Intended, is_decay};
+use super::later::Scanned;
+use super::trace::RoundingLater;
 
 /// A parameter while it is being changed.
 struct Open {
@@ -27,10 +30,12 @@ pub(super) struct Update {
     pub param: usize,
     /// The last operator that changed it: `addcdiv_`.
     pub operator: String,
-    pub value: Stats,
-    pub change: Stats,
+    pub value: Scanned,
+    pub change: Scanned,
     /// What low precision did to it, where there is something to say.
     pub rounding: Option<Rounding>,
+    /// The part of it that is to be fetched.
+    pub rounding_later: Option<Box<RoundingLater>>,
 }
 
 /// An operator that is about to change a parameter.
@@ -50,12 +55,14 @@ pub(super) struct Updates {
     before: Vec<u8>,
     intended: Intended,
     open: Option<Open>,
+    /// Where parameters live on devices.
+    pub on_device: DeviceUpdates,
 }
 
 impl Updates {
     /// The parameter being changed now.
     pub(super) fn open_param(&self) -> Option<usize> {
-        self.open.as_ref().map(|open| open.param)
+        self.open.as_ref().map(|open| open.param).or_else(|| self.on_device.open_param())
     }
 
     /// An operator is about to change a parameter. Another open parameter must have been closed. True where it is the first one to
@@ -134,12 +141,14 @@ impl Updates {
             unmoved: None,
         };
         let rounding = (rounding != Rounding::default()).then_some(rounding);
-        Some(Update { param: open.param, operator: open.operator, value, change, rounding })
+        let (value, change) = (Scanned::Now(value), Scanned::Now(change));
+        Some(Update { param: open.param, operator: open.operator, value, change, rounding, rounding_later: None })
     }
 
     /// Forgets the open parameter.
     pub(super) fn abandon(&mut self) {
         self.open = None;
+        self.on_device.abandon();
     }
 }
 
@@ -180,9 +189,11 @@ mod tests {
         begin(&mut updates, 7, "addcdiv_", view(&[0.5, 1.0], &sizes, &strides));
         let done = updates.close(&view(&[0.25, 2.0], &sizes, &strides)).expect("an open parameter closes");
         assert_eq!((done.param, done.operator.as_str()), (7, "addcdiv_"));
-        assert_eq!(done.change.max_abs, 0.75);
-        assert_eq!(done.change.zeros, 1);
-        assert_eq!(done.value.max_abs, 2.0);
+        let (Scanned::Now(change), Scanned::Now(value)) = (done.change, done.value) else {
+            panic!("what host memory holds is known at once")
+        };
+        assert_eq!((change.max_abs, change.zeros), (0.75, 1));
+        assert_eq!(value.max_abs, 2.0);
         assert_eq!(done.rounding, None, "FP32 that is nobody's copy loses nothing worth a word");
         assert!(updates.close(&view(&[0.0, 0.0], &sizes, &strides)).is_none());
     }

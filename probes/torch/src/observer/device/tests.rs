@@ -254,6 +254,9 @@ fn a_reduction_leaves_autograd_and_random_numbers_as_they_were() {
     assert_eq!(drawn, Tensor::rand([1], (Kind::Float, tch::Device::Cpu)));
 }
 
+/// What an element is to be changed by.
+type Change<'a> = Box<dyn Fn(usize) -> f64 + 'a>;
+
 #[test]
 fn what_was_meant_is_added_up_as_on_the_host() {
     let before = Tensor::from_slice(&[1f32, -2.0, 0.5, 8.0]).to_kind(Kind::Half).view([2, 2]).tr();
@@ -267,7 +270,7 @@ fn what_was_meant_is_added_up_as_on_the_host() {
         out.into_iter().map(f64::from).collect::<Vec<f64>>()
     };
     let (w, x, y) = (read(&before), read(&a), read(&b));
-    let cases: [(Intention<'_>, Box<dyn Fn(usize) -> f64>); 8] = [
+    let cases: [(Intention<'_>, Change<'_>); 8] = [
         (Intention::Adds(&a, -0.1), Box::new(|i| -0.1 * x[i])),
         (Intention::AddsNumber(0.3), Box::new(|_| 0.3)),
         (Intention::AddsQuotient(&a, &b, -0.01), Box::new(|i| -0.01 * (x[i] / y[i]))),

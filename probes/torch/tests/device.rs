@@ -16,7 +16,10 @@ use tch::{Device, Kind, Tensor};
 static SWITCH: Mutex<()> = Mutex::new(());
 
 /// A loop: it is given a store, in which it builds its model, and trains under `attach`.
-type Loop = fn(&VarStore, &mut dyn FnMut(&VarStore, &mut dyn FnMut(&mut Doctor)));
+type Loop = fn(&VarStore, Attach<'_>);
+
+/// Attaches a doctor to a store, and runs the steps under it.
+type Attach<'a> = &'a mut dyn FnMut(&VarStore, &mut dyn FnMut(&mut Doctor));
 
 /// A loop's recording, and the weights that it ended with.
 fn record(training: Loop, on_device: bool, every: u64) -> (Run, Vec<(String, Tensor)>) {
@@ -126,12 +129,7 @@ fn batch() -> (Tensor, Tensor) {
 
 #[test]
 fn every_optimizer_of_a_plain_loop() {
-    fn train(
-        vs: &VarStore,
-        mut opt: Optimizer,
-        steps: &mut dyn FnMut(&VarStore, &mut dyn FnMut(&mut Doctor)),
-        net: &dyn Module,
-    ) {
+    fn train(vs: &VarStore, mut opt: Optimizer, steps: Attach<'_>, net: &dyn Module) {
         steps(vs, &mut |doctor| {
             for _ in 0..3 {
                 let (x, y) = batch();
@@ -255,7 +253,7 @@ fn weights_in_16_bits_and_what_rounding_leaves_of_their_steps() {
         assert!(updates.iter().any(|o| o.rounding.as_ref().is_some_and(|r| r.decay.is_some())));
     }
 
-    fn train_in(vs: &VarStore, steps: &mut dyn FnMut(&VarStore, &mut dyn FnMut(&mut Doctor)), kind: Kind) {
+    fn train_in(vs: &VarStore, steps: Attach<'_>, kind: Kind) {
         let net = mlp(vs);
         for (_, mut weight) in vs.variables() {
             weight.set_data(&weight.to_kind(kind));

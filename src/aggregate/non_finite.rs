@@ -7,6 +7,9 @@ use super::descent::Descent;
 use crate::observation::{INPUT, Probe, ScalerEvent, Site, SiteId, Step, Tier};
 use crate::scan::{Dtype, Stats};
 
+/// Operators by which a mask of 0 and -1e9, or of 0 and 1, becomes one of 0 and -inf in a format that ends before.
+const SCALING_OPERATORS: [&str; 7] = ["to", "_to_copy", "copy_", "mul", "mul_", "sub", "rsub"];
+
 /// Operators that write infinities on purpose: masks, and constants to build them from.
 const MASK_OPERATORS: [&str; 14] = [
     "masked_fill",
@@ -312,6 +315,7 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                 let by_mask = only_below
                     && (found.masked && observation.inherited
                         || is_mask_operator(&summary.site.operator)
+                        || is_operator(&summary.site.operator, &SCALING_OPERATORS) && is_mask(stats)
                         || is_operator(&summary.site.operator, &ADDING_OPERATORS)
                             && before.cannot_sum_to_infinity(summary));
                 before.see(summary, stats);
@@ -442,6 +446,11 @@ fn has_ruined_parameter(site: &Site, sites: &[SiteSummary]) -> bool {
 /// A tensor that no observed operator made.
 fn is_data(site: &Site) -> bool {
     site.layer == INPUT && site.operator == "data"
+}
+
+/// Whether a tensor looks like a mask that is added to scores: nothing but 0 and -inf, and some of each. So does the logarithm of what has saturated.
+fn is_mask(stats: &Stats) -> bool {
+    stats.neg_inf > 0 && stats.zeros > 0 && stats.neg_inf + stats.zeros == stats.count
 }
 
 /// Whether an operator, as a site names it (`where`, `where#2`), writes masks or the constants they are built from.

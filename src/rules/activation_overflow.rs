@@ -20,7 +20,7 @@
 //! ## When it stays silent
 //!
 //! * On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf as the sum of two masks of
-//!   -65504, and -inf passed on from those. NaN made of them is a fault: rule `masked-row` or `non-finite-origin`.
+//!   -65504, a mask of 0 and -1e9 that was cast to FP16 or made there by a product, and -inf passed on from those. NaN made of them is a fault: rule `masked-row` or `non-finite-origin`.
 //! * On a logarithm of zero or a division by zero: no format has room for those, and rule `non-finite-origin` says which epsilon is missing.
 //! * On FP32 and BF16, where an infinity is no matter of range: `non-finite-origin` again.
 //! * On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
@@ -201,6 +201,26 @@ mod tests {
             s.loss(1.0).activation("a", "linear", F16, &[-40000.0, 1.0]).activation("a", "add", F16, &[-INF, 1.0]);
         });
         assert!(found(&diagnose(&run)).contains(&"AMP102"));
+    }
+
+    #[test]
+    fn a_mask_of_large_numbers_that_is_cast_to_fp16_is_by_design_and_a_value_is_not() {
+        let of = |operator: &str, values: &[f64]| {
+            let mut run = Scenario::new();
+            run.step(|s| {
+                s.loss(1.0).activation("attn", operator, F16, values);
+                s.activation("attn", "add", F16, &[1.0, -INF]).inherited().gradient(
+                    "attn",
+                    "add",
+                    F16,
+                    &normal(64, 1.0, 0),
+                );
+            });
+            found(&diagnose(&run)).contains(&"AMP102")
+        };
+        let mask = [0.0, -INF, 0.0, -INF];
+        assert_eq!((of("to", &mask), of("mul", &mask)), (false, false));
+        assert!(of("to", &[0.5, -INF, 0.0, -INF]) && of("to", &[-INF; 4]) && of("linear", &mask));
     }
 
     #[test]

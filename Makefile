@@ -12,7 +12,7 @@ WITH_TORCH := LD_LIBRARY_PATH="$(TORCH_LIB)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PAT
 export PYTHONDONTWRITEBYTECODE := 1
 .DEFAULT_GOAL := help
 .PHONY: help demo viewer build libtorch test lint fmt python-tests viewer-tests clippy doc-lint torch-tests \
-	acceptance corpus fixtures bench docs clean
+	acceptance corpus fixtures bench gpu-check docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ fixtures: build ## renew fixtures/corpus, the small recordings that `make test` 
 bench: build ## what the doctor costs, and how fast the scan is, into docs/overhead.md
 	cargo bench --bench scan
 	$(WITH_TORCH) "$(BIN)/ampdoctor-bench" --page docs/overhead.md
+
+gpu-check: build ## with a GPU and a LibTorch with CUDA: does the observer find there what it finds here, and at what cost
+	$(WITH_TORCH) "$(BIN)/ampdoctor-gpu-check"
 
 docs: build ## the documentation of the API, in target/doc
 	cargo doc --release --workspace --no-deps

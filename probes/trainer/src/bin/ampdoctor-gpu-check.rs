@@ -271,7 +271,7 @@ impl Transformer {
             let parts = qkv.forward(&before.forward(&x)).chunk(3, -1);
             let scores = parts[0].matmul(&parts[1].transpose(1, 2)) / (self.width as f64).sqrt();
             let weights = scores.masked_fill(&mask, f64::NEG_INFINITY).softmax(-1, Kind::Float);
-            x = x + proj.forward(&weights.matmul(&parts[2]));
+            x = &x + proj.forward(&weights.matmul(&parts[2]));
             x = &x + down.forward(&up.forward(&between.forward(&x)).gelu("none"));
         }
         let logits = x.matmul(&self.embedding.ws.tr());

@@ -44,13 +44,18 @@ fn colours_change_nothing_but_colours() {
 fn quiet(records: &[Record], health: Health) -> String {
     let mut aggregate = Aggregate::default();
     records.iter().cloned().for_each(|record| aggregate.apply(record));
+    nothing_found(&aggregate, health, &WIDE)
+}
+
+/// The report on a run of one rank in which nothing was found.
+fn nothing_found(aggregate: &Aggregate, health: Health, layout: &Layout) -> String {
     let policy = Policy::default();
     let rank = Rank {
         file: "",
         integrity: None,
         stopped: None,
         process_ended: false,
-        aggregate: &aggregate,
+        aggregate,
         findings: &[],
         doubts: &[],
         omitted: &[],
@@ -58,7 +63,7 @@ fn quiet(records: &[Record], health: Health) -> String {
         policy: &policy,
         health,
     };
-    text(&Run::single(rank), &WIDE)
+    text(&Run::single(rank), layout)
 }
 
 #[test]
@@ -76,25 +81,11 @@ fn a_run_that_was_cut_is_told() {
 
 #[test]
 fn nothing_found_in_a_run_that_was_killed_or_panicked_is_no_health() {
-    let policy = Policy::default();
     let told = |end: Option<EndReason>| {
         let mut aggregate = Aggregate::default();
         (aggregate.instrument.steps, aggregate.instrument.full_steps) = (13, 13);
         end.iter().for_each(|&reason| aggregate.apply(Record::End(End { steps: 13, dropped_steps: 0, reason })));
-        let rank = Rank {
-            file: "",
-            integrity: None,
-            stopped: None,
-            process_ended: false,
-            aggregate: &aggregate,
-            findings: &[],
-            doubts: &[],
-            omitted: &[],
-            accepted: &[],
-            policy: &policy,
-            health: Health::Healthy,
-        };
-        text(&Run::single(rank), &Layout { width: 400, colour: false })
+        nothing_found(&aggregate, Health::Healthy, &Layout { width: 400, colour: false })
     };
     let killed = "could not tell: nothing was found in 13 steps, and the recording has no end: the run was killed, or";
     assert!(told(None).contains(killed), "{}", told(None));

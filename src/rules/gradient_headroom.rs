@@ -13,7 +13,9 @@
 //! For each FP16 gradient a line is laid through the logarithms of its largest value over the latest 16 to 32 scanned steps. **Warning**, where the
 //! line
 //!
-//! * rises clearly: by eight times the standard error of its slope, and by half an octave over these steps;
+//! * rises clearly: by half an octave over these steps, and by eight times the standard error of its slope; or by four times, and by eight once what the
+//!   loss of each step accounts for is taken out. A batch that is hard has a large loss and large gradients: where they jump from batch to batch, this shows
+//!   what they do apart from it;
 //! * ends less than four octaves below 65504;
 //! * and would get there within four times the steps that these span.
 //!
@@ -29,11 +31,12 @@
 //! Under a dynamic scaler: it lowers itself. On gradients that fluctuate, rise and fall again, or are small. Where they have arrived: rules `gradient-overflow` and
 //! `static-scale-wrong`.
 
+use super::line::Line;
 use super::scaling::Scaling;
 use super::text::{counted, measured, number, power_of_two, scale};
 use super::underflow::may_have_fp16_gradients;
 use super::{Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
-use crate::aggregate::{Aggregate, SiteSummary, median};
+use crate::aggregate::{Aggregate, Sample, SiteSummary, median};
 
 const HEADROOM: Threshold = Threshold {
     rule: "gradient-headroom",
@@ -47,7 +50,7 @@ const ERRORS: Threshold = Threshold {
     name: "standard-errors",
     default: 8.0,
     unit: "standard errors of the slope",
-    reason: "Fluctuations of a healthy gradient are correlated over some steps and reach 4 to 5.",
+    reason: "Fluctuations of a healthy gradient are correlated over some steps and reach 4 to 5. Half of it is enough where it is reached without what the loss accounts for.",
 };
 const AHEAD: Threshold = Threshold {
     rule: "gradient-headroom",
@@ -101,7 +104,7 @@ impl Rule for GradientHeadroom {
         let gradients = aggregate.sites.iter().filter(|s| {
             s.site.probe.is_gradient() && aggregate.went_through_fp16(&s.site) && s.latest().map(|l| l.step) == now
         });
-        let rising = gradients.filter_map(|site| Some((site, rise(site, limits)?)));
+        let rising = gradients.filter_map(|site| Some((site, rise(aggregate, site, limits)?)));
         let first = rising.min_by(|a, b| a.1.steps_left.total_cmp(&b.1.steps_left));
         first.map(|(site, rise)| Verdict::Firing(Box::new(firing(aggregate, site, &rise)))).into_iter().collect()
     }
@@ -120,7 +123,7 @@ struct Rise {
     since: u64,
 }
 
-fn rise(site: &SiteSummary, limits: &Limits) -> Option<Rise> {
+fn rise(aggregate: &Aggregate, site: &SiteSummary, limits: &Limits) -> Option<Rise> {
     let layer = &site.site.layer;
     let samples = &site.recent;
     let (first, last) = (samples.front()?, samples.back()?);
@@ -138,41 +141,23 @@ fn rise(site: &SiteSummary, limits: &Limits) -> Option<Rise> {
     let reached = line.at(span);
     let left = END.log2() - reached;
     let steps_left = left / line.slope;
-    let rises = line.slope * span >= RISE && line.slope >= limits.at(&ERRORS, layer) * line.slope_error;
+    let errors = limits.at(&ERRORS, layer);
+    let rises_by = |line: &Line, errors: f64| line.slope * span >= RISE && line.slope >= errors * line.slope_error;
+    let rises_apart = || apart_from_loss(aggregate, site, &points).is_some_and(|line| rises_by(&line, errors));
+    let rises = rises_by(&line, errors) || rises_by(&line, errors / 2.0) && rises_apart();
     let soon = left > 0.0 && left <= limits.at(&HEADROOM, layer) && steps_left <= limits.at(&AHEAD, layer) * span;
     // It rises since it last stood no higher than at first.
     let half = median(points[..points.len() / 2].iter().map(|p| p.1))?;
     let since = samples.iter().rev().find(|s| s.stats.max_abs.log2() <= half).map_or(first.step, |s| s.step);
-    (rises && soon).then(|| Rise { octaves_per_step: line.slope, reached: reached.exp2(), steps_left, since })
+    (soon && rises).then(|| Rise { octaves_per_step: line.slope, reached: reached.exp2(), steps_left, since })
 }
 
-/// A straight line by least squares.
-struct Line {
-    slope: f64,
-    intercept: f64,
-    slope_error: f64,
-}
-
-impl Line {
-    /// `None` where all points stand at one place.
-    fn through(points: &[(f64, f64)]) -> Option<Self> {
-        let n = points.len() as f64;
-        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
-        let (x0, y0) = (mean(|p| p.0), mean(|p| p.1));
-        let xx: f64 = points.iter().map(|(x, _)| (x - x0).powi(2)).sum();
-        let xy: f64 = points.iter().map(|(x, y)| (x - x0) * (y - y0)).sum();
-        if xx <= 0.0 || n < 3.0 {
-            return None;
-        }
-        let slope = xy / xx;
-        let intercept = y0 - slope * x0;
-        let off: f64 = points.iter().map(|(x, y)| (y - intercept - slope * x).powi(2)).sum();
-        Some(Self { slope, intercept, slope_error: (off / (n - 2.0) / xx).sqrt() })
-    }
-
-    fn at(&self, x: f64) -> f64 {
-        self.intercept + self.slope * x
-    }
+/// The line without what the loss accounts for; `None` where a step has no loss above 0.
+fn apart_from_loss(aggregate: &Aggregate, site: &SiteSummary, points: &[(f64, f64)]) -> Option<Line> {
+    let losses = &aggregate.losses.recent;
+    let loss = |sample: &Sample| losses.iter().rev().find(|at| at.step == sample.step).map(|at| at.loss.log2());
+    let losses: Option<Vec<f64>> = site.recent.iter().map(|s| loss(s).filter(|l| l.is_finite())).collect();
+    Line::apart_from(&losses?, points)
 }
 
 fn firing(aggregate: &Aggregate, site: &SiteSummary, rise: &Rise) -> Firing {
@@ -247,6 +232,25 @@ mod tests {
         // 64 times 2.8, the largest of 256 normal numbers, has 8.5 octaves to go.
         assert!((58..78).contains(arrives), "{arrives}");
         assert_eq!(f.remedy.set[0].value, "dynamic".into());
+    }
+
+    #[test]
+    fn gradients_that_jump_with_the_loss_of_the_batch_are_found_to_grow_all_the_same() {
+        let hard = normal(64, 1.2, 8);
+        let found = |octaves: f64, with_loss: bool| {
+            let mut run = Scenario::new();
+            run.static_scaler(1024.0).steps(64, |s, i| {
+                let jump = hard[i as usize].exp2();
+                s.loss(if with_loss { 0.1 * jump } else { 0.1 }).applied(1024.0);
+                s.activation("fc", "linear", F16, &normal(256, 1.0, i));
+                s.gradient("fc", "linear", F16, &normal(256, 8.0 * jump * (octaves * i as f64).exp2(), i));
+            });
+            let d = diagnose(&run);
+            (first(&d, "AMP204").is_some(), first(&d, "AMP307").is_some())
+        };
+        assert_eq!(found(0.125, true), (true, false));
+        assert_eq!(found(0.125, false), (false, false));
+        assert_eq!(found(0.0, true), (false, false));
     }
 
     #[test]

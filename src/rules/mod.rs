@@ -25,6 +25,7 @@ mod graph;
 mod half_loss_scaled;
 mod inexact_integers;
 mod limits;
+mod line;
 mod lone_non_finite;
 mod loss_jump;
 mod loss_not_finite;

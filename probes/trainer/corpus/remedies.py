@@ -20,7 +20,11 @@ Training is chaotic: a rounding at the first step moves the loss at the last. So
 moved by 2^-11, as much as FP16 rounds, and the loss is held against the mean of these. Where that leaves more than 1 %, both the run
 with the remedy and FP32's are trained five times, moved by up to 2^-10 (a run in BF16 by up to 2^-8, as much as that rounds), and their
 means are compared. *Noise* is what the spread of these runs lets the ratio differ by (one standard deviation); it averages out over
-seeds, not over the layers of one. A difference of up to {sigmas:g} of it is seed noise, a larger one differs."""
+seeds, not over the layers of one. A difference of up to {sigmas:g} of it is seed noise, a larger one differs.
+
+A moved learning rate leaves a run near where it was, and rounding at every step does not. Where more than 1 % is left all the same,
+healthy runs of the kind (without any fault, in the format of the remedy) are held against FP32's on the seeds 1 to 5, and where these
+ratios spread wider than the moved runs do, their spread is the noise; they stand below the table."""
 
 
 def remedies(results):
@@ -33,7 +37,33 @@ def remedies(results):
     if not rows:
         return "No remedy that was printed names a setting of the trainer."
     head = ("case", "model", "printed", "gone", "skipped", "loss / FP32's, faulty", "with the remedy", "noise", "")
-    return INTRODUCTION.format(sigmas=SIGMAS) + "\n\n" + table(head, rows)
+    return INTRODUCTION.format(sigmas=SIGMAS) + "\n\n" + table(head, rows) + _healthy(results)
+
+
+def _healthy(results):
+    """The healthy pairs that were asked for, a row a kind of run."""
+    kinds = {}
+    for result in results.values():
+        pairs = result.get("cure", {}).get("healthy")
+        if pairs:
+            # Runs of other lengths and surroundings are other kinds.
+            row = (result["model"], pairs["optimizer"], pairs["precision"], *map(_ratio, pairs["ratios"]), _percent(_spread(pairs["ratios"])))
+            kinds[row] = None
+    if not kinds:
+        return ""
+    count = max(len(row) for row in kinds) - 4
+    head = ("model", "optimizer", "precision", *(f"seed {n}" for n in range(1, count + 1)), "spread")
+    return "\n\nThe loss of healthy runs over that of FP32 with the same seed:\n\n" + table(head, sorted(kinds))
+
+
+def _ratio(ratio):
+    return f"{ratio:.3f}" if math.isfinite(ratio) else "not finite"
+
+
+def _spread(ratios):
+    """The standard deviation of the logarithms."""
+    logs = _logs(ratios)
+    return statistics.stdev(logs) if all(map(math.isfinite, logs)) else math.nan
 
 
 def _row(of):
@@ -82,13 +112,15 @@ def noise_of(cures):
 
 
 def _deviation(cure):
-    """Of the difference of two means; a run that was trained once spreads as FP32's do."""
+    """Of the difference of two means; a run that was trained once spreads as FP32's do, and one that healthy runs are known of at least as these."""
     own, fp32 = _logs(cure["losses"]), _logs(cure["fp32_losses"])
     if not all(map(math.isfinite, own + fp32)):
         return math.nan
     of_fp32 = statistics.stdev(fp32)
     of_own = statistics.stdev(own) if len(own) > 1 else of_fp32
-    return math.hypot(of_own / math.sqrt(len(own)), of_fp32 / math.sqrt(len(fp32)))
+    of_moved = math.hypot(of_own / math.sqrt(len(own)), of_fp32 / math.sqrt(len(fp32)))
+    healthy = cure.get("healthy")
+    return max(of_moved, _spread(healthy["ratios"])) if healthy else of_moved
 
 
 def verdict(ratio, noise):

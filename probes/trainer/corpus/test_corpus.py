@@ -4,13 +4,14 @@ import struct
 import sys
 import tempfile
 import unittest
+from unittest import mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from corpus import page, tables
 from corpus.cases import CASES, LOST, MIDDLE, PLANTED, REPLACES, Case
-from corpus.cures import reference
+from corpus.cures import healthy_pairs, reference
 from corpus.detection import first_stood
 from corpus.frames import Recording
 from corpus.healthy import healthy_items
@@ -243,6 +244,29 @@ class Cures(unittest.TestCase):
         five = dict(once, losses=[1.06, 1.05, 1.07, 1.04, 1.08])
         self.assertLess(noise_of([five]), noise_of([once]) / 1.5)
         self.assertAlmostEqual(log_ratio([five]), log_ratio([once]), places=3)
+
+    def test_what_healthy_runs_of_other_seeds_differ_by_is_noise_and_is_shown(self):
+        cure = {"seed": 6, "losses": [1.06, 1.061], "fp32_losses": [1.0, 1.001, 0.999], "faulty_loss": 2.0, "gone": True, "steps": 9, "skips": 0}
+        healthy = {"precision": "fp16", "optimizer": "sgd", "ratios": [0.95, 1.02, 1.04, 0.98, 1.01]}
+        said = lambda cure: remedies({"one": {"case": "half-positions", "model": "conv", "set": {"lr": 1}, "cure": cure}})
+        self.assertRegex(said(cure), r"differs \(\d+.\d sigma\)")
+        self.assertNotIn("healthy runs over", said(cure).split("table.")[-1])
+        text = said(dict(cure, healthy=healthy))
+        self.assertRegex(text, r"± 3.6 % \| within seed noise \(1.7 sigma\)")
+        self.assertRegex(text, r"\| conv +\| sgd +\| fp16 +\| 0.950 +\| 1.020 .* 3.6 %")
+        lost = dict(healthy, ratios=[0.95, float("nan"), 1.04])
+        self.assertIn("not finite", said(dict(cure, healthy=lost)))
+
+    def test_healthy_pairs_are_without_the_fault_in_the_format_of_the_remedy(self):
+        asked = []
+        programs = type("Programs", (), {})()
+        with mock.patch("corpus.cures.losses", lambda _, arguments, hairs: asked.append(arguments) or [len(asked)]):
+            found = healthy_pairs(programs, trial(), {"precision": "fp16-masters", "init_scale": 8})
+        self.assertEqual((found["precision"], len(found["ratios"])), ("fp16-masters", 5))
+        self.assertEqual(found["ratios"][:2], [1 / 2, 3 / 4])
+        self.assertFalse(any("--fault" in arguments or "--init-scale" in arguments for arguments in asked))
+        self.assertEqual([dict(zip(a[::2], a[1::2]))["--precision"] for a in asked[:2]], ["fp16-masters", "fp32"])
+        self.assertEqual([dict(zip(a[::2], a[1::2]))["--seed"] for a in asked[::2]], ["1", "2", "3", "4", "5"])
 
     def test_more_runs_are_asked_of_a_difference_alone(self):
         self.assertTrue(is_close([1.009], [1.0, 1.0, 1.0]))

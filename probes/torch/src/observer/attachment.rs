@@ -125,11 +125,11 @@ impl Attachment {
         let State { recipe, device, .. } = &mut *state;
         let recipe = recipe.take(is_own, device, |at| positions.get(at as usize).copied().unwrap_or(at));
         let scaler_config = state.scaler_config.take().or_else(|| state.foreign.config.take());
-        let trace = std::mem::take(&mut state.trace);
+        let mut trace = std::mem::take(&mut state.trace);
         let non_finite = trace.has_fault();
         let taken = StepTrace {
             non_finite,
-            observations: trace.observations(&state.layers, intern),
+            observations: trace.observations(&state.layers, &state.names, intern),
             loss_scale: state.loss_scale.or(state.foreign.scale).or_else(|| scale_of(&scaler)),
             scaler,
             recipe,
@@ -141,6 +141,7 @@ impl Attachment {
             full: state.full,
             watched: state.watched,
         };
+        state.trace = trace;
         let State { params, layers, .. } = &mut *state;
         params.refresh(layers);
         let Watching { full, watched } = next(&taken);

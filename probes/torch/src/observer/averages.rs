@@ -275,7 +275,7 @@ impl State {
     /// What an average is to move by is the parameter's, not what the loop made of it on its way.
     fn begin_move(&mut self, param: usize, decay: f64, name: &str) {
         let Some(param) = self.params.get(param) else { return };
-        let (layer, tensor) = (param.layer, param.tensor_name.clone());
+        let (layer, tensor) = (param.layer, param.tensor_name.to_string());
         let Some(weights) = tensor::describe(&param.tensor) else { return };
         let known = if weights.is_on_device() {
             let intended = self.averages.intend_on_device(&weights, 1.0 - decay);

@@ -84,7 +84,7 @@ impl State {
                 continue;
             };
             let Some(gradient) = tensor::gradient(&param.tensor) else { continue };
-            let (layer, name) = (param.layer, param.tensor_name.clone());
+            let (layer, name) = (param.layer, param.tensor_name.to_string());
             let Some(stats) = self.scan(&gradient) else { continue };
             let mut entry = Entry::new(layer, Probe::ParamGrad, gradient.dtype().unwrap_or(Dtype::F32), stats);
             entry.tensor = name;

@@ -2,6 +2,7 @@
 
 use ampdoctor::observation::Probe;
 use ampdoctor::scan::Dtype;
+use smallvec::SmallVec;
 
 use super::border::{RawOp, RawTensor};
 use super::integers::{Inexact, reach, repeated};
@@ -26,7 +27,7 @@ impl State {
         let mut fault = Fault::NONE;
         let mut half_input = false;
         let mut inexact = None;
-        let mut inputs = Vec::with_capacity(op.tensors().len());
+        let mut inputs = SmallVec::new();
         for t in op.tensors() {
             half_input |= t.dtype() == Some(Dtype::F16);
             if t.storage == 0 || t.dtype().is_none() {
@@ -56,7 +57,7 @@ impl State {
         }
         let id = OpId(self.trace.operators.len() as u32);
         self.trace.operators.push(Operator {
-            name: name.to_owned(),
+            name: self.names.intern(name),
             layer,
             sequence: op.sequence,
             half_input,
@@ -145,7 +146,7 @@ impl State {
     fn unfollowed(&self, flow: Flow, dtype: Dtype, scanned: Scanned) -> Entry {
         let mut entry = Entry::new(flow.layer, Probe::Activation, dtype, scanned);
         let maker = flow.made_by.and_then(|op| self.trace.operator(op));
-        entry.operator = maker.map_or_else(|| DATA.to_owned(), |op| op.name.clone());
+        entry.operator = maker.map_or(DATA, |op| self.names.get(op.name)).to_owned();
         entry.origin = Origin::Inputs(flow.fault);
         entry
     }
@@ -159,7 +160,7 @@ impl State {
 
     /// What data is called that meets the model: that, or the reduction in 16 bits that made it, which may have done it harm.
     fn data_name(&self, flow: Flow, dtype: Dtype) -> &str {
-        let maker = flow.made_by.and_then(|op| self.trace.operator(op)).map(|op| op.name.as_str());
+        let maker = flow.made_by.and_then(|op| self.trace.operator(op)).map(|op| self.names.get(op.name));
         let in_16_bits = matches!(dtype, Dtype::F16 | Dtype::Bf16);
         maker.filter(|name| in_16_bits && REDUCTIONS.contains(name)).unwrap_or(DATA)
     }

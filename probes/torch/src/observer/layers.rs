@@ -1,6 +1,6 @@
 //! Layer paths, interned, and how data flow finds one for an operator without parameters.
 
-use std::collections::HashMap;
+use super::names::{NameId, Names};
 
 /// A layer path, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,14 +10,11 @@ pub(super) struct LayerId(u32);
 pub(super) const INPUT: LayerId = LayerId(0);
 
 /// The table of layer paths; `input` is always number 0.
-pub(super) struct Layers {
-    names: Vec<String>,
-    by_name: HashMap<String, LayerId>,
-}
+pub(super) struct Layers(Names);
 
 impl Default for Layers {
     fn default() -> Self {
-        let mut layers = Self { names: Vec::new(), by_name: HashMap::new() };
+        let mut layers = Self(Names::default());
         layers.intern(ampdoctor::observation::INPUT);
         layers
     }
@@ -26,18 +23,12 @@ impl Default for Layers {
 impl Layers {
     /// The number of a path.
     pub(super) fn intern(&mut self, name: &str) -> LayerId {
-        if let Some(&id) = self.by_name.get(name) {
-            return id;
-        }
-        let id = LayerId(self.names.len() as u32);
-        self.names.push(name.to_owned());
-        self.by_name.insert(name.to_owned(), id);
-        id
+        LayerId(self.0.intern(name).0)
     }
 
     /// The path of a number.
     pub(super) fn name(&self, id: LayerId) -> &str {
-        self.names.get(id.0 as usize).map_or("", String::as_str)
+        self.0.get(NameId(id.0))
     }
 
     /// The layer of something computed from both: the longer path where one contains the other's start and goes no further
@@ -49,7 +40,11 @@ impl Layers {
         if a == INPUT {
             return b;
         }
-        let common = common_prefix(self.name(a), self.name(b)).to_owned();
+        let common = common_prefix(self.name(a), self.name(b));
+        if let Some(known) = self.0.find(common) {
+            return LayerId(known.0);
+        }
+        let common = common.to_owned();
         self.intern(&common)
     }
 }

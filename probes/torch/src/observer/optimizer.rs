@@ -89,7 +89,7 @@ impl State {
         let unlike_master = self.unlike_master(update.param);
         let Some(param) = self.params.get_mut(update.param) else { return };
         param.scanned_version = Some(version);
-        let (layer, tensor) = (param.layer, param.tensor_name.clone());
+        let (layer, tensor) = (param.layer, param.tensor_name.to_string());
         let mut change = Entry::new(layer, Probe::Update, dtype, update.change);
         change.operator = update.operator;
         change.tensor = tensor.clone();
@@ -117,7 +117,7 @@ impl State {
             }
             let Some(described) = tensor::describe(&param.tensor) else { continue };
             let probe = if param.parameter { Probe::Param } else { Probe::Buffer };
-            let (layer, name) = (param.layer, param.tensor_name.clone());
+            let (layer, name) = (param.layer, param.tensor_name.to_string());
             // Counters of batches are no floating-point data.
             let Some(dtype) = described.dtype() else { continue };
             let Some(stats) = self.scan(&described) else { continue };

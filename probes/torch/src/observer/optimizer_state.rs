@@ -13,7 +13,7 @@ impl State {
     /// What goes into the update of a parameter besides itself and its gradient.
     pub(super) fn look_at_optimizer_state(&mut self, param: usize, name: &str, op: &RawOp) {
         let Some(param) = self.params.get(param) else { return };
-        let (layer, label) = (param.layer, param.tensor_name.clone());
+        let (layer, label) = (param.layer, param.tensor_name.to_string());
         let gradient = tensor::gradient(&param.tensor).map_or(0, |gradient| gradient.storage);
         for operand in op.tensors().iter().skip(1) {
             let is_known = operand.storage == gradient || self.params.find(operand.place()).is_some();

@@ -20,7 +20,7 @@ pub(super) struct Param {
     pub name: String,
     pub layer: LayerId,
     /// Its own name within the layer.
-    pub tensor_name: String,
+    pub tensor_name: Arc<str>,
     /// A handle of our own: it keeps the TensorImpl alive, so that no address is reused.
     pub tensor: Tensor,
     /// Whether an optimizer may change it (frozen parameters count, buffers do not).
@@ -263,7 +263,7 @@ fn new_param(found: Found, partner: Option<usize>, layers: &mut Layers) -> Param
     let (layer, own) = split_path(&name);
     Param {
         layer: layers.intern(layer),
-        tensor_name: own.to_owned(),
+        tensor_name: own.into(),
         tensor,
         parameter,
         role,

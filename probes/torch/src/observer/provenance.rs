@@ -1,11 +1,16 @@
 //! How an activation was made: what went into its operator.
 
-use ampdoctor::observation::{Probe, Site};
+use std::sync::Arc;
+
 use ampdoctor::scan::Dtype;
+use smallvec::SmallVec;
 
 use super::border::{RawOp, RawTensor};
-use super::layers::{LayerId, Layers};
+use super::layers::LayerId;
 use super::state::{State, is_in_place};
+
+/// The floating-point tensors among an operator's arguments; few operators have more.
+pub(super) type Inputs = SmallVec<[Input; 4]>;
 
 /// A floating-point tensor that an operator takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,23 +18,9 @@ pub(super) enum Input {
     /// An activation, by its entry.
     Entry(usize),
     /// A parameter.
-    Param { layer: LayerId, tensor: String, dtype: Dtype },
+    Param { layer: LayerId, tensor: Arc<str>, dtype: Dtype },
     /// What is not observed: a constant, a mask, what no gradient flows through.
     Unseen,
-}
-
-impl Input {
-    /// The site of a parameter.
-    pub(super) fn param_site(&self, layers: &Layers) -> Option<Site> {
-        let Self::Param { layer, tensor, dtype } = self else { return None };
-        Some(Site {
-            layer: layers.name(*layer).to_owned(),
-            operator: String::new(),
-            tensor: tensor.clone(),
-            probe: Probe::Param,
-            dtype: *dtype,
-        })
-    }
 }
 
 /// Operators that compute with the first number among their arguments, or along it.
@@ -57,7 +48,7 @@ pub(super) fn argument(name: &str, op: &RawOp) -> Option<f64> {
 
 impl State {
     /// The floating-point tensors that an operator takes, in the order of its arguments.
-    pub(super) fn inputs(&self, op: &RawOp) -> Vec<Input> {
+    pub(super) fn inputs(&self, op: &RawOp) -> Inputs {
         op.tensors().iter().filter_map(|t| t.dtype().map(|dtype| self.input(t, dtype))).collect()
     }
 

@@ -13,7 +13,7 @@ impl State {
         known
             .map(|(index, param)| Original {
                 layer: self.layers.name(param.layer).to_owned(),
-                name: param.tensor_name.clone(),
+                name: param.tensor_name.to_string(),
                 tensor: param.tensor.shallow_clone(),
                 parameter: param.parameter,
                 master: self.params.master_of(index).and_then(|m| self.params.get(m)).map(|m| m.tensor.shallow_clone()),

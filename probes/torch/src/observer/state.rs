@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use ampdoctor::observation::{ScalerConfig, ScalerEvent};
 use ampdoctor::scan::scan;
+use smallvec::SmallVec;
 
 use super::averages::Averages;
 use super::border::{Content, RawOp, RawTensor, tensor};
@@ -12,6 +13,7 @@ use super::foreign::ForeignScaler;
 use super::integers::Inexact;
 use super::later::{Count, Fault, Number, Scanned};
 use super::layers::{LayerId, Layers};
+use super::names::Names;
 use super::params::ParamTable;
 use super::recipe::Recipe;
 use super::strangers::Strangers;
@@ -60,7 +62,7 @@ pub(super) struct Running {
     pub layer: LayerId,
     pub fault: Fault,
     pub op: Option<OpId>,
-    pub inputs: Vec<Content>,
+    pub inputs: SmallVec<[Content; 4]>,
     /// Of a cast of integers: what of them is left.
     pub integers: Option<Integers>,
     /// Of what was computed from integers that were cast: elements of theirs that are not what they were.
@@ -81,6 +83,8 @@ pub(super) struct Wanted {
 pub(super) struct State {
     pub params: ParamTable,
     pub layers: Layers,
+    /// Names of operators.
+    pub names: Names,
     pub trace: Trace,
     /// What is computed on devices, and not yet here.
     pub device: Reductions,
@@ -125,7 +129,7 @@ impl State {
 
     /// Forgets the step that was taken, and begins the next.
     pub(super) fn begin_step(&mut self, full: bool, watched: bool) {
-        self.trace = Trace::default();
+        self.trace.begin_step();
         self.device.begin_step();
         self.flow.clear();
         self.running = None;

@@ -4,12 +4,15 @@ use std::collections::{HashMap, HashSet};
 
 use ampdoctor::observation::{Observation, Probe, Provenance, Rounding, Site, SiteId};
 use ampdoctor::scan::{Dtype, Stats};
+use smallvec::SmallVec;
 
 use super::border::Content;
 use super::device::{Reductions, StatsTicket, Ticket};
 use super::later::{Count, Counts, Fault, Faults, Number, Scanned, value};
 use super::layers::{LayerId, Layers};
-use super::provenance::Input;
+use super::names::{NameId, Names};
+use super::provenance::{Input, Inputs};
+use super::sites::Sites;
 
 /// An operator of forward, by its place in the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub(super) struct OpId(pub u32);
 /// An operator of forward.
 pub(super) struct Operator {
     /// Without its namespace: `linear`.
-    pub name: String,
+    pub name: NameId,
     pub layer: LayerId,
     /// Autograd's sequence number when it began; its nodes have this number or a later one.
     pub sequence: i64,
@@ -29,7 +32,7 @@ pub(super) struct Operator {
     /// Its first observed output.
     pub output: Option<usize>,
     /// The floating-point tensors among its arguments.
-    pub inputs: Vec<Input>,
+    pub inputs: Inputs,
     /// The number that it computes with.
     pub argument: Option<f64>,
 }
@@ -59,7 +62,7 @@ pub(super) struct Entry {
     /// Activations: whether backward has reached it.
     pub reached: bool,
     /// Activations: the operators that took it as input.
-    pub consumers: Vec<OpId>,
+    pub consumers: SmallVec<[OpId; 4]>,
     /// Activations: whether its gradient was not finite; known at the end of the step.
     gradient_non_finite: bool,
     /// Updates and parameters: what low precision did to the step.
@@ -95,7 +98,7 @@ impl Entry {
             dropped: false,
             via: None,
             reached: false,
-            consumers: Vec::new(),
+            consumers: SmallVec::new(),
             gradient_non_finite: false,
             rounding: None,
             rounding_later: None,
@@ -215,6 +218,24 @@ pub(super) struct Trace {
 }
 
 impl Trace {
+    /// Forgets the step, and keeps its memory for the next: not more than twice what this one took.
+    pub(super) fn begin_step(&mut self) {
+        let Self { operators, entries, scanned, passed, faults, counts, known_counts, epoch, passes, operators_then } =
+            self;
+        operators.shrink_to(2 * operators.len());
+        entries.shrink_to(2 * entries.len());
+        scanned.shrink_to(2 * scanned.len());
+        passed.shrink_to(2 * passed.len());
+        operators.clear();
+        entries.clear();
+        scanned.clear();
+        passed.clear();
+        *faults = Faults::default();
+        *counts = Counts::default();
+        known_counts.clear();
+        (*epoch, *passes, *operators_then) = (0, 0, None);
+    }
+
     pub(super) fn push(&mut self, entry: Entry) -> usize {
         self.entries.push(entry);
         self.entries.len() - 1
@@ -306,67 +327,67 @@ impl Trace {
         })
     }
 
-    /// The entries that count, as observations, and their sites numbered by `intern`.
+    /// The entries that count, as observations, and their sites numbered by `intern`. The statistics leave the entries.
     ///
     /// An activation counts when backward reached it, or when there was no backward at all and it is not finite.
-    pub(super) fn observations(self, layers: &Layers, mut intern: impl FnMut(&Site) -> SiteId) -> Vec<Observation> {
-        let labels = self.labels();
+    pub(super) fn observations(
+        &mut self,
+        layers: &Layers,
+        names: &Names,
+        intern: impl FnMut(&Site) -> SiteId,
+    ) -> Vec<Observation> {
+        let uses = self.uses();
         let reached = self.reached();
         let without_backward = self.epoch == 0;
-        let site = |entry: &Entry| Site {
-            layer: layers.name(entry.layer).to_owned(),
-            operator: entry.op.map_or_else(|| entry.operator.clone(), |op| labels[op.0 as usize].clone()),
-            tensor: entry.tensor.clone(),
-            probe: entry.probe,
-            dtype: entry.dtype,
-        };
-        let vias: Vec<Option<Site>> = self
-            .entries
-            .iter()
-            .map(|entry| {
-                let op = entry.via?;
-                let operator = self.operator(op)?;
-                let output = operator.output.and_then(|i| self.entries.get(i));
-                Some(Site {
-                    layer: layers.name(operator.layer).to_owned(),
-                    operator: labels[op.0 as usize].clone(),
-                    tensor: String::new(),
-                    probe: Probe::Activation,
-                    dtype: output.map_or(entry.dtype, |o| o.dtype),
-                })
-            })
-            .collect();
+        let mut sites = Sites::new(layers, names, intern);
         let mut observations = Vec::with_capacity(self.entries.len());
         let mut ids: Vec<Option<SiteId>> = vec![None; self.entries.len()];
-        for ((index, entry), via) in self.entries.iter().enumerate().zip(vias) {
-            if entry.dropped {
-                continue;
-            }
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
             let unreached = entry.probe == Probe::Activation && !reached[index];
-            if unreached && !(without_backward && entry.stats.non_finite() > 0) {
+            if entry.dropped || unreached && !(without_backward && entry.is_non_finite()) {
                 continue;
             }
-            let id = intern(&site(entry));
-            ids[index] = Some(id);
+            let site = self.site(entry, &uses, &mut sites);
+            ids[index] = Some(site);
+            let via = self.via(entry, &uses, &mut sites);
+            let provenance = self.provenance(entry, &ids, &mut sites);
+            let entry = &mut self.entries[index];
             observations.push(Observation {
-                site: id,
-                stats: entry.stats.clone(),
+                site,
+                stats: std::mem::take(&mut entry.stats),
                 inherited: entry.inherited,
-                via: via.as_ref().map(&mut intern),
-                rounding: entry.rounding.clone(),
-                provenance: self.provenance(entry, layers, &ids, &mut intern),
+                via,
+                rounding: entry.rounding.take(),
+                provenance,
             });
         }
         observations
+    }
+
+    fn site(&self, entry: &Entry, uses: &[u32], sites: &mut Sites<impl FnMut(&Site) -> SiteId>) -> SiteId {
+        let Entry { layer, probe, dtype, .. } = *entry;
+        match entry.op.and_then(|op| Some((self.operator(op)?, uses[op.0 as usize]))) {
+            Some((operator, uses)) => sites.of_operator(layer, operator.name, uses, probe, dtype),
+            None => sites.of(layer, &entry.operator, &entry.tensor, probe, dtype),
+        }
+    }
+
+    /// The site of the operator whose backward computed an entry.
+    fn via(&self, entry: &Entry, uses: &[u32], sites: &mut Sites<impl FnMut(&Site) -> SiteId>) -> Option<SiteId> {
+        let op = entry.via?;
+        let operator = self.operator(op)?;
+        let output = operator.output.and_then(|i| self.entries.get(i));
+        let dtype = output.map_or(entry.dtype, |o| o.dtype);
+        Some(sites.of_operator(operator.layer, operator.name, uses[op.0 as usize], Probe::Activation, dtype))
     }
 
     /// How an activation or a moving average was made; `ids` has the sites of the entries before it that count.
     fn provenance(
         &self,
         entry: &Entry,
-        layers: &Layers,
         ids: &[Option<SiteId>],
-        mut intern: impl FnMut(&Site) -> SiteId,
+        sites: &mut Sites<impl FnMut(&Site) -> SiteId>,
     ) -> Option<Box<Provenance>> {
         let operator = entry.op.filter(|_| entry.probe == Probe::Activation).and_then(|op| self.operator(op));
         let inexact = value(entry.inexact, &self.known_counts);
@@ -375,7 +396,7 @@ impl Trace {
         }
         let mut input = |input: &Input| match input {
             Input::Entry(index) => ids.get(*index).copied().flatten(),
-            Input::Param { .. } => input.param_site(layers).map(|site| intern(&site)),
+            Input::Param { layer, tensor, dtype } => Some(sites.of(*layer, "", tensor, Probe::Param, *dtype)),
             Input::Unseen => None,
         };
         let inputs = operator.map_or(Vec::new(), |o| o.inputs.iter().map(&mut input).collect());
@@ -395,34 +416,18 @@ impl Trace {
         reached
     }
 
-    /// Names of the operators, numbered where a layer uses one several times in a forward: `relu`, `relu#2`.
+    /// How often each operator's layer has used its kind in this forward, itself included: the `2` of `relu#2`. Without number (0) where that is not told.
     ///
     /// Only operators that backward reached are counted, so that an evaluation between two steps shifts no number.
-    fn labels(&self) -> Vec<String> {
-        let mut seen: HashMap<(u32, LayerId, &str), u32> = HashMap::new();
+    fn uses(&self) -> Vec<u32> {
+        let mut seen: HashMap<(u32, LayerId, NameId), u32> = HashMap::new();
         let counts = |op: &Operator| op.output.and_then(|i| self.entries.get(i)).is_some_and(|e| e.reached);
-        self.operators
-            .iter()
-            .map(|op| {
-                if !counts(op) {
-                    return op.name.clone();
-                }
-                let times = seen.entry((op.epoch, op.layer, &op.name)).or_insert(0);
-                *times += 1;
-                label(&op.name, *times)
-            })
-            .collect()
-    }
-}
-
-/// Uses of one operator in one layer that are told apart; later ones share the last name.
-const MAX_USES: u32 = 32;
-
-fn label(name: &str, times: u32) -> String {
-    match times {
-        1 => name.to_owned(),
-        2..MAX_USES => format!("{name}#{times}"),
-        _ => format!("{name}#{MAX_USES}+"),
+        let mut uses = |op: &Operator| {
+            let times = seen.entry((op.epoch, op.layer, op.name)).or_insert(0);
+            *times += 1;
+            *times
+        };
+        self.operators.iter().map(|op| if counts(op) { uses(op) } else { 0 }).collect()
     }
 }
 
@@ -431,22 +436,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_use_of_an_operator_is_numbered_and_the_many_share_a_name() {
-        assert_eq!(label("relu", 1), "relu");
-        assert_eq!(label("relu", 2), "relu#2");
-        assert_eq!(label("relu", 500), "relu#32+");
-    }
-
-    #[test]
     fn a_node_belongs_to_the_last_operator_that_began_before_it() {
         let operator = |sequence| Operator {
-            name: "linear".into(),
+            name: NameId(0),
             layer: super::super::layers::INPUT,
             sequence,
             half_input: false,
             epoch: 0,
             output: None,
-            inputs: Vec::new(),
+            inputs: Inputs::new(),
             argument: None,
         };
         let trace = Trace { operators: vec![operator(3), operator(8)], ..Trace::default() };

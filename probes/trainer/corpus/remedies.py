@@ -93,9 +93,9 @@ def _with_the_remedy(cure):
     return cure["losses"]
 
 
-def log_ratio(cures, losses=_with_the_remedy):
+def log_ratio(cures, chosen=_with_the_remedy):
     """The mean logarithm of a loss over FP32's; NaN where one is no number."""
-    return statistics.fmean(_mean_log(losses(cure)) - _level(cure) for cure in cures) if cures else math.nan
+    return statistics.fmean(_mean_log(chosen(cure)) - _level(cure) for cure in cures) if cures else math.nan
 
 
 def noise_of(cures):

@@ -257,6 +257,70 @@ fn the_run_directory_of_a_command_can_be_chosen_and_an_earlier_run_makes_room() 
     assert!(here.path().join("mine/rank-0.amprec.1").is_file());
 }
 
+/// As [`trainer`], of a program with two doctors: the second finds its rank taken, or, where the first had ended, moves its recording aside.
+fn two_doctors(second: &str, at: &str) -> String {
+    format!(
+        "cp runs/healthy/rank-0.amprec \"$AMPDOCTOR_RUN/\"; mkdir -p \"$AMPDOCTOR_RUN/process-7\"; cp runs/{second}/rank-0.amprec \"$AMPDOCTOR_RUN/{at}\""
+    )
+}
+
+#[test]
+fn every_recording_of_a_command_is_judged_and_named_and_the_worst_counts() {
+    let cases = [("healthy", 0, "healthy"), ("blind", 3, "could not tell"), ("sick", 1, "findings")];
+    for (at, path) in [("process-7/", "runs/x/process-7"), ("rank-0.amprec.1", "runs/x/rank-0.amprec.1")] {
+        for (second, exit, verdict) in cases {
+            let here = here();
+            let script = two_doctors(second, at);
+            let output =
+                run(&here, &["check", "--run", "runs/x", "--report", "report.json", "--", "sh", "-c", &script]);
+            assert_eq!(code(&output), exit, "{output:?}");
+            let (said, told) = (stderr(&output), stdout(&output));
+            assert!(said.contains("recording: runs/x: healthy\n"), "{said}");
+            assert!(
+                said.contains(&format!("recording: {path}: {verdict}\n")) && !said.contains("not looked at"),
+                "{said}"
+            );
+            let worst = if exit == 0 { "runs/x" } else { path };
+            assert!(told.contains(&format!("recording {worst}, the worst of 2 that the command made\n")), "{told}");
+            assert_eq!(report(&here)["run"]["name"], if exit == 0 { "healthy" } else { second });
+        }
+    }
+}
+
+#[test]
+fn for_machines_the_worst_recording_of_a_command_is_one_document_and_the_others_are_named() {
+    let here = here();
+    let script = two_doctors("sick", "process-7/");
+    let output = run(&here, &["check", "--run", "runs/x", "--format", "json", "--", "sh", "-c", &script]);
+    let document: Value = serde_json::from_str(&stdout(&output)).expect("one document");
+    assert_eq!((code(&output), &document["run"]["name"]), (1, &Value::from("sick")));
+    let said = stderr(&output);
+    assert!(said.contains("that of the worst of 2 recordings, runs/x/process-7; `ampdoctor report PATH"), "{said}");
+    assert!(said.contains("recording: runs/x: healthy"), "{said}");
+    assert_eq!(code(&run(&here, &["report", "runs/x"])), 0, "and it is there");
+}
+
+#[test]
+fn what_lay_in_the_directory_before_the_command_is_not_judged_with_it() {
+    let here = here();
+    let sick = two_doctors("sick", "process-7/");
+    assert_eq!(code(&run(&here, &["check", "--run", "runs/x", "--", "sh", "-c", &sick])), 1);
+    let output = run(&here, &["check", "--run", "runs/x", "--", "sh", "-c", &trainer("healthy", "true")]);
+    assert_eq!(code(&output), 0, "{output:?}");
+}
+
+#[test]
+fn a_recording_of_a_command_that_cannot_be_read_is_no_health_and_hides_no_finding() {
+    for (first, exit) in [("healthy", 2), ("sick", 1)] {
+        let script = format!(
+            "cp runs/{first}/rank-0.amprec \"$AMPDOCTOR_RUN/\"; echo 'These are notes, and no recording of anything.' > \"$AMPDOCTOR_RUN/rank-0.amprec.1\""
+        );
+        let output = run(&here(), &["check", "--", "sh", "-c", &script]);
+        assert_eq!(code(&output), exit, "{output:?}");
+        assert!(stderr(&output).contains("no ampdoctor recording"), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn a_command_that_fails_exits_4_and_its_findings_are_printed_too() {
     let output = run(&here(), &["check", "--", "sh", "-c", &trainer("sick", "exit 7")]);
@@ -551,6 +615,22 @@ fn what_if_of_nothing_scanned_says_so() {
     let output = run(&here(), &["whatif", "runs/blind"]);
     assert_eq!(code(&output), 0);
     assert!(stdout(&output).contains("nothing can be said of loss scales"), "{}", stdout(&output));
+}
+
+#[test]
+fn no_threshold_of_a_configuration_changes_what_if() {
+    let here = here();
+    let window = || stdout(&run(&here, &["whatif", "runs/healthy", "--format", "json"]));
+    let before = window();
+    let set =
+        "[rules.gradient-underflow]\nmedian-near = 0.5\nlayer-harmed = 0.5\n[rules.gradient-headroom]\nheadroom = 12\n";
+    fs::write(here.path().join("ampdoctor.toml"), set).unwrap();
+    assert!(stdout(&run(&here, &["report", "runs/healthy"])).contains("gradient-underflow median-near = 0.5"));
+    assert_eq!(window(), before);
+    let named = run(&here, &["whatif", "runs/healthy", "--config", "ampdoctor.toml"]);
+    assert_eq!(code(&named), 2);
+    let help = stdout(&run(&here, &["whatif", "--help"]));
+    assert!(help.contains("There is no --config: no threshold of a rule is used here."), "{help}");
 }
 
 #[test]

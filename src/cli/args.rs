@@ -164,6 +164,9 @@ Exit status:
      did not end in order: it was killed, it panicked, or it still goes on
   4  the command failed; its own status is printed, and the findings up to then
 
+Where a command records more than one run, as a program with two doctors does,
+each is judged and named, and the worst counts.
+
 Examples:
   ampdoctor check runs/fp16
   ampdoctor check --report report.json -- target/release/train --steps 300
@@ -275,6 +278,9 @@ With --layer the chart and the memory, which are of the whole run, are left out.
 All of it is computed from the exponents that were recorded. A run in FP32 or
 BF16 tells exactly what FP16 would do. One in FP16 has lost what lay below 2^-25
 at its own loss scale: at higher scales the shares are \"at least\".
+
+There is no --config: no threshold of a rule is used here. What limits the
+window is FP16 itself, an Ehat of 1e-4 below and a bit of headroom above.
 
 Exit status:
   0  written

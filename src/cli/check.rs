@@ -1,6 +1,6 @@
 //! `ampdoctor check`: the verdict on a run, as an exit status.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -12,16 +12,16 @@ use super::load::{load, with_hint};
 use super::report_file::ReportFile;
 use super::run_dir::RunDir;
 use super::terminal::Terminal;
-use crate::recording::ReadError;
+use super::verdicts::Verdicts;
 use crate::report::{Format, Run, json};
 use crate::rules::Policy;
 
 /// How the verdict is told, besides the exit status.
-struct Told {
+pub(super) struct Told {
     /// On standard output.
-    format: &'static Format,
+    pub format: &'static Format,
     /// In a file, as JSON.
-    report: Option<ReportFile>,
+    pub report: Option<ReportFile>,
 }
 
 pub(super) fn check(args: CheckArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
@@ -47,7 +47,7 @@ fn check_run(path: &Path, policy: &Policy, told: Told, terminal: &Terminal) -> a
     judge(&recording.run(), told, terminal)
 }
 
-/// Judges what a command recorded. That it failed outweighs the verdict, for then the run is not the one that was meant.
+/// Judges all that a command recorded. That it failed outweighs the verdict, for then the run is not the one that was meant.
 fn check_command(
     dir: &RunDir,
     outcome: Outcome,
@@ -55,17 +55,13 @@ fn check_command(
     told: Told,
     terminal: &Terminal,
 ) -> anyhow::Result<Exit> {
-    let verdict = match load(&dir.path, policy, terminal) {
-        Ok(recording) => {
-            terminal.note(&format!("recording: {}", shown(&dir.path)));
-            judge(&recording.run().after_its_processes(), told, terminal)
-        }
-        Err(ReadError::NoRecording { .. } | ReadError::Missing { .. }) => {
-            dir.nothing_recorded();
-            terminal.warn(NOTHING_RECORDED);
-            judge(&Run::empty(), told, terminal)
-        }
-        Err(error) => Err(error.into()),
+    let recorded = dir.recorded();
+    let verdict = if recorded.is_empty() {
+        dir.nothing_recorded();
+        terminal.warn(NOTHING_RECORDED);
+        judge(&Run::empty(), told, terminal)
+    } else {
+        Verdicts::of(&recorded, policy, terminal).tell(told, terminal)
     };
     if outcome.succeeded() {
         return verdict;
@@ -81,7 +77,8 @@ const NOTHING_RECORDED: &str = "the command recorded nothing. Attach the doctor 
     (`let mut doctor = Doctor::attach(&vs);`, and `doctor.step(&loss);` at the end of each step), and let it record where \
     AMPDOCTOR_RUN says: a run directory set in code wins over it.";
 
-fn judge(run: &Run<'_>, told: Told, terminal: &Terminal) -> anyhow::Result<Exit> {
+/// Tells the verdict on one run.
+pub(super) fn judge(run: &Run<'_>, told: Told, terminal: &Terminal) -> anyhow::Result<Exit> {
     terminal.print(&(told.format.render)(run, &terminal.layout))?;
     if let Some(file) = told.report {
         let path = file.path().to_owned();
@@ -89,10 +86,4 @@ fn judge(run: &Run<'_>, told: Told, terminal: &Terminal) -> anyhow::Result<Exit>
         terminal.note(&format!("report: {}", path.display()));
     }
     Ok(run.health().into())
-}
-
-/// The path from here where it lies below, so that it can be typed.
-fn shown(dir: &Path) -> String {
-    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::new());
-    dir.strip_prefix(here).unwrap_or(dir).display().to_string()
 }

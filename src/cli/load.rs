@@ -17,8 +17,20 @@ const REFRESH: Duration = Duration::from_millis(200);
 /// Damaged places that are told one by one; all are counted in the report.
 const SHOWN_DAMAGES: usize = 5;
 
-/// Reads a run, shows progress on a terminal, and tells of damaged recordings.
+/// Reads a run, shows progress on a terminal, and tells of damaged recordings, and of runs within it that are not read.
 pub(super) fn load(path: &Path, policy: &Policy, terminal: &Terminal) -> Result<RunRecording, ReadError> {
+    let recording = load_alone(path, policy, terminal)?;
+    for other in runs_within(path) {
+        terminal.warn(&format!(
+            "another process recorded the same rank at the same time, as a run of its own, which is not looked at here: {}",
+            other.display()
+        ));
+    }
+    Ok(recording)
+}
+
+/// As [`load`], where the runs within it are known.
+pub(super) fn load_alone(path: &Path, policy: &Policy, terminal: &Terminal) -> Result<RunRecording, ReadError> {
     let mut meter = Meter::new(terminal.shows_progress());
     let recording = read_run_under(policy, path, &mut |progress| meter.update(progress));
     meter.clear();
@@ -33,12 +45,6 @@ pub(super) fn load(path: &Path, policy: &Policy, terminal: &Terminal) -> Result<
     }
     for error in &recording.unreadable {
         terminal.warn(&error.to_string());
-    }
-    for other in runs_within(path) {
-        terminal.warn(&format!(
-            "another process recorded the same rank at the same time, as a run of its own, which is not looked at here: {}",
-            other.display()
-        ));
     }
     Ok(recording)
 }

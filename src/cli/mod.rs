@@ -15,6 +15,7 @@ mod report;
 mod report_file;
 mod run_dir;
 mod terminal;
+mod verdicts;
 mod watch;
 mod whatif;
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Context, bail};
 
 use super::child;
-use crate::recording::{RUNS, WriteError, new_run_dir, set_aside};
+use crate::recording::{RUNS, WriteError, new_run_dir, rank_files, runs_before, runs_within, set_aside};
 
 /// The run directory of a command, and the earlier recordings that made room in it.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct RunDir {
     pub path: PathBuf,
     /// Where each earlier recording lay, and where it lies now.
     aside: Vec<(PathBuf, PathBuf)>,
+    /// What lies there before the command is started.
+    before: Vec<PathBuf>,
 }
 
 impl RunDir {
@@ -36,7 +38,16 @@ impl RunDir {
         };
         let path = std::path::absolute(&dir)
             .with_context(|| format!("could not find the run directory's full path: {}", dir.display()))?;
-        Ok(Self { path, aside })
+        let before = names(&path);
+        Ok(Self { path, aside, before })
+    }
+
+    /// All that the command recorded: the run in the directory, those that it moved aside by beginning another, and those of doctors that found their rank
+    /// taken, each a directory or a recording.
+    pub fn recorded(&self) -> Vec<PathBuf> {
+        let run = rank_files(&self.path).is_ok().then(|| self.path.clone());
+        let others = runs_before(&self.path).into_iter().chain(runs_within(&self.path));
+        run.into_iter().chain(others.filter(|path| !self.before.contains(path))).collect()
     }
 
     /// Nothing was recorded: an earlier recording moves back, and a directory that nothing was written into is removed, as is its
@@ -105,6 +116,22 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.path().join("rank-0.amprec.1")).unwrap(), "x");
         run.nothing_recorded();
         assert_eq!(names(dir.path()), [dir.path().join("rank-0.amprec")]);
+    }
+
+    #[test]
+    fn what_a_command_recorded_is_not_what_lay_there_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).and_then(|()| fs::write(path, "x")).unwrap();
+        };
+        ["rank-0.amprec", "process-7/rank-0.amprec"].into_iter().for_each(write);
+        let run = RunDir::for_command(Some(dir.path().into()), &["sh".into()]).unwrap();
+        assert!(run.recorded().is_empty(), "{:?}", run.recorded());
+        let new = ["process-7-2/rank-0.amprec", "rank-0.amprec", "rank-0.amprec.2", "rank-0.amprec.thinned"];
+        new.into_iter().for_each(write);
+        let expected = ["", "rank-0.amprec.2", "process-7-2"].map(|name| dir.path().join(name));
+        assert_eq!(run.recorded(), expected);
     }
 
     #[test]

@@ -116,6 +116,20 @@ fn at_rest(path: &Path) -> Result<Option<File>, WriteError> {
     }
 }
 
+/// Recordings that were moved aside in a run directory, by rank, the oldest of each first.
+pub(super) fn aside(run: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(run).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<(u32, u64, PathBuf)> = paths.filter_map(aside_of).collect();
+    found.sort();
+    found.into_iter().map(|(_, _, path)| path).collect()
+}
+
+/// `rank-3.amprec.2`: rank 3, the second that was moved aside.
+fn aside_of(path: PathBuf) -> Option<(u32, u64, PathBuf)> {
+    let number = path.extension()?.to_str()?.parse().ok()?;
+    Some((rank_of(&path.with_extension(""))?, number, path))
+}
+
 /// The recordings in a run directory, for somebody who is about to write there.
 pub(super) fn recordings(run: &Path) -> Result<Vec<PathBuf>, WriteError> {
     let mut found = Vec::new();
@@ -182,5 +196,6 @@ mod tests {
             ["first", "second", "third"]
         );
         assert_eq!(in_directory(&run).expect("readable"), [(0, run.join("rank-0.amprec"))]);
+        assert_eq!(aside(&run), ["rank-0.amprec.1", "rank-0.amprec.2"].map(|name| run.join(name)));
     }
 }

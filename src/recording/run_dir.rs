@@ -52,6 +52,11 @@ pub fn runs_within(run: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Recordings of earlier runs that lie in `run` under `rank-<n>.amprec.<k>`, by rank, the oldest of each first.
+pub fn runs_before(run: &Path) -> Vec<PathBuf> {
+    files::aside(run)
+}
+
 /// What the run directory of a process within another begins with.
 const OWN: &str = "process-";
 

@@ -57,30 +57,36 @@ pub struct Format {
     pub name: &'static str,
     /// One line for the help text.
     pub summary: &'static str,
+    /// Whether it is for machines, which read one document, and not several that stand one behind another.
+    pub is_one_document: bool,
     /// Renders the run; a format for machines ignores the layout.
     pub render: fn(&Run<'_>, &Layout) -> String,
 }
 
 /// All formats, in the order in which help lists them.
 pub const FORMATS: &[Format] = &[
-    Format { name: "brief", summary: "the verdict, and a line for each finding", render: brief },
-    Format { name: "json", summary: "everything, for machines (docs/report.schema.json)", render: |run, _| json(run) },
+    Format::for_people("brief", "the verdict, and a line for each finding", brief),
+    Format::for_machines("json", "everything, for machines (docs/report.schema.json)", |run, _| json(run)),
     #[cfg(feature = "cli")]
-    Format {
-        name: "junit",
-        summary: "JUnit XML for CI: a rule is a test, a finding its failure",
-        render: |run, _| junit::junit(run),
-    },
-    Format {
-        name: "layers",
-        summary: "quantiles of each layer's gradients, activations and updates",
-        render: layers::layers,
-    },
-    Format { name: "markdown", summary: "for the summary page of a CI job", render: |run, _| summary::markdown(run) },
-    Format { name: "text", summary: "verdict and findings, for people", render: text },
+    Format::for_machines("junit", "JUnit XML for CI: a rule is a test, a finding its failure", |run, _| {
+        junit::junit(run)
+    }),
+    Format::for_people("layers", "quantiles of each layer's gradients, activations and updates", layers::layers),
+    Format::for_people("markdown", "for the summary page of a CI job", |run, _| summary::markdown(run)),
+    Format::for_people("text", "verdict and findings, for people", text),
 ];
 
+type Render = fn(&Run<'_>, &Layout) -> String;
+
 impl Format {
+    const fn for_people(name: &'static str, summary: &'static str, render: Render) -> Self {
+        Self { name, summary, is_one_document: false, render }
+    }
+
+    const fn for_machines(name: &'static str, summary: &'static str, render: Render) -> Self {
+        Self { name, summary, is_one_document: true, render }
+    }
+
     /// The format of that name.
     pub fn named(name: &str) -> Option<&'static Format> {
         FORMATS.iter().find(|format| format.name == name)

@@ -133,6 +133,8 @@ pub struct Run<'a> {
     pub unreadable: &'a [ReadError],
     /// Whether these are all recordings of the run: false for one that was read by its own path.
     whole: bool,
+    /// Whether one command is known to have made all of them.
+    of_one_command: bool,
     /// What the ranks show only beside one another.
     across: Across,
 }
@@ -145,17 +147,18 @@ impl<'a> Run<'a> {
 
     /// A run of one rank, whatever others there may be.
     pub fn single(rank: Rank<'a>) -> Self {
-        Self { ranks: vec![rank], unreadable: &[], whole: false, across: Across::default() }
+        Self { ranks: vec![rank], unreadable: &[], whole: false, of_one_command: false, across: Across::default() }
     }
 
     /// A run of all these ranks.
     pub fn of(ranks: Vec<Rank<'a>>, unreadable: &'a [ReadError]) -> Self {
-        Self { ranks, unreadable, whole: true, across: Across::default() }.compared()
+        Self { ranks, unreadable, whole: true, of_one_command: false, across: Across::default() }.compared()
     }
 
-    /// The same run, of which is known that its processes have ended.
+    /// The same run, of which is known that one command made it and that its processes have ended.
     pub fn after_its_processes(mut self) -> Self {
         self.ranks.iter_mut().for_each(|rank| rank.process_ended = true);
+        self.of_one_command = true;
         self.compared()
     }
 
@@ -170,6 +173,7 @@ impl<'a> Run<'a> {
             peers: self.ranks.iter().map(peer).collect(),
             unreadable: self.unreadable.iter().filter_map(|error| rank_of(error.path())).collect(),
             whole: self.whole,
+            of_one_command: self.of_one_command,
         };
         self.across = self.policy().map(|policy| Across::of(&company, policy)).unwrap_or_default();
         self

@@ -91,7 +91,7 @@ pub use finding::{Evidence, Finding, Severity, Value};
 pub use limits::{Limit, Limits, Threshold};
 pub use pattern::Pattern;
 pub use policy::{Accepted, Allow, Level, Policy};
-pub use ranks::{Across, Company, OfRank, Peer};
+pub use ranks::{Across, Company, Membership, OfRank, Peer};
 pub use registry::{all, find, makes_findings, names_layers};
 pub use remedy::{Remedy, Setting};
 pub use sight::{Needs, Standing, standing};

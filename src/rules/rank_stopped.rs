@@ -13,7 +13,9 @@
 //!   ended, or all others have ended, or it has been silent for ten seconds and eight of its own steps while another went on.
 //! * **Warning**: a rank ended in order that many steps before another.
 //! * **Warning**: the launcher said how many ranks there are (`WORLD_SIZE`), and one of them has no recording, though another has ended or has run for half a minute.
-//! * **Information**: a recording was over before those of other ranks began. It is left from an earlier run, and held against nobody.
+//! * **Information**: a recording was over before that of another rank began, and is of an earlier run: the launcher told the two another number of ranks, or they began more
+//!   than half a minute apart. It is held against nobody. Where they began within that time and the launcher told both the same number, the rank is of this run and died early,
+//!   and is judged as above; where no launcher said anything, the finding says that it could be either.
 //!
 //! ## What to do
 //!
@@ -24,7 +26,7 @@
 //!
 //! In a run of one rank. While ranks are only read one after the other. Where the number of ranks is not known, nobody is missed.
 
-use super::ranks::{Company, OfRank, Peer};
+use super::ranks::{Company, Membership, OfRank, Peer, START_MS};
 use super::text::{counted, said};
 use super::{Evidence, Firing, Limits, Needs, Remedy, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
@@ -43,8 +45,6 @@ const BEHIND: Threshold = Threshold::new(
 /// A rank that is silent for longer than this, and for [`STEPS`] of its steps, does not only seem to stand because it was read before the others.
 const SILENCE_MS: u64 = 10_000;
 const STEPS: u64 = 8;
-/// Ranks of one run that do not begin within this time of each other are not all there.
-const START_MS: u64 = 30_000;
 
 /// See the page of the rule.
 pub struct RankStopped;
@@ -77,7 +77,11 @@ impl Rule for RankStopped {
     fn compare(&self, company: &Company<'_>, limits: &Limits) -> Vec<OfRank<Firing>> {
         let behind = limits.of(&BEHIND) as u64;
         let of = |peer: &Peer<'_>| {
-            let found = if company.is_left_over(peer) { Some(left_over(peer)) } else { stopped(peer, company, behind) };
+            let found = match company.membership(peer) {
+                Membership::Member => stopped(peer, company, behind),
+                Membership::LeftOver => Some(left_over(peer)),
+                Membership::Unclear => Some(unclear(peer)),
+            };
             found.map(|item| OfRank { rank: peer.number, item })
         };
         company.peers.iter().filter_map(of).chain(missing(company)).collect()
@@ -111,7 +115,24 @@ fn stopped(peer: &Peer<'_>, company: &Company<'_>, behind: u64) -> Option<Firing
         ),
         None => return None,
     };
-    Some(firing(Severity::Warning, step, evidence, explanation, WHAT_IT_PRINTED))
+    let early = company.over_before_ms(peer).map(|ms| died_early(ms, company.of_one_command)).unwrap_or_default();
+    Some(firing(Severity::Warning, step, evidence, explanation + &early, WHAT_IT_PRINTED))
+}
+
+/// Of a rank that the others never met.
+fn died_early(ms: u64, of_one_command: bool) -> String {
+    let doubt = if of_one_command {
+        ""
+    } else {
+        ", unless a run of as many ranks was started here less than 30 s before, and it is left from that"
+    };
+    format!(" It was over {} before the last of the others began: look at how it started{doubt}.", seconds(ms))
+}
+
+/// `0.4 s`, `12 s`.
+fn seconds(ms: u64) -> String {
+    let seconds = ms as f64 / 1e3;
+    if seconds < 9.95 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }
 
 /// Whether a recording without an end does not only lag behind because it was read before the others.
@@ -131,12 +152,25 @@ fn left_over(peer: &Peer<'_>) -> Firing {
          them. Its own findings are of that run.",
         peer.number
     );
-    let remedy = "Start each run in a directory of its own, or with `ampdoctor watch -- COMMAND`, which moves earlier recordings aside.";
-    firing(Severity::Info, 0, Vec::new(), explanation, remedy)
+    firing(Severity::Info, 0, Vec::new(), explanation, OWN_DIRECTORY)
+}
+
+const OWN_DIRECTORY: &str = "Start each run in a directory of its own, or with `ampdoctor watch -- COMMAND`, which moves earlier recordings aside.";
+
+fn unclear(peer: &Peer<'_>) -> Firing {
+    let explanation = format!(
+        "The recording of rank {} was over shortly before another rank began. It is of this run and died early, or it is left from a run that was started here shortly before: no \
+         launcher said how many ranks there are, so that the recordings do not tell. It is held against none of the others.",
+        peer.number
+    );
+    let remedy = format!(
+        "{OWN_DIRECTORY} Set WORLD_SIZE, as launchers do, and ranks that died early are told from those of an earlier run."
+    );
+    firing(Severity::Info, 0, Vec::new(), explanation, &remedy)
 }
 
 fn missing(company: &Company<'_>) -> Vec<OfRank<Firing>> {
-    let sizes = company.present().filter_map(|peer| peer.aggregate.run.as_ref()?.world_size);
+    let sizes = company.present().filter_map(Peer::world_size);
     let has_had_time = |peer: &Peer<'_>| {
         let ran_ms = peer.time().map_or(0, |(began, latest)| latest.saturating_sub(began));
         peer.process_ended || peer.aggregate.end.is_some() || ran_ms > START_MS
@@ -144,7 +178,10 @@ fn missing(company: &Company<'_>) -> Vec<OfRank<Firing>> {
     let Some(size) = sizes.max().filter(|_| company.whole && company.present().any(has_had_time)) else {
         return Vec::new();
     };
-    let recorded = |rank: &u32| company.present().any(|peer| peer.number == *rank) || company.unreadable.contains(rank);
+    let may_be_here =
+        |peer: &Peer<'_>, rank: u32| peer.number == rank && company.membership(peer) != Membership::LeftOver;
+    let recorded =
+        |rank: &u32| company.peers.iter().any(|peer| may_be_here(peer, *rank)) || company.unreadable.contains(rank);
     let absent: Vec<u32> = (0..size).filter(|rank| !recorded(rank)).take(MOST_MISSING + 1).collect();
     let Some(&first) = absent.first() else { return Vec::new() };
     let more = if absent.len() > MOST_MISSING { ", ..." } else { "" };

@@ -29,6 +29,16 @@ impl Peer<'_> {
     pub(super) fn step(&self) -> Option<u64> {
         self.aggregate.latest.as_ref().map(|step| step.index)
     }
+
+    /// How many ranks the launcher told it that there are; `None` where it said nothing.
+    pub(super) fn world_size(&self) -> Option<u32> {
+        self.aggregate.run.as_ref()?.world_size
+    }
+
+    /// Whether it has taken no step and is not known to have ended: it may wait for the others.
+    fn may_wait(&self) -> bool {
+        self.step().is_none() && self.aggregate.end.is_none() && !self.process_ended
+    }
 }
 
 /// The ranks of a run.
@@ -40,19 +50,68 @@ pub struct Company<'a> {
     pub unreadable: Vec<u32>,
     /// Whether these are all that have recorded: false for one recording that was read by its own path.
     pub whole: bool,
+    /// Whether one command is known to have made all of them, so that none is older than the run.
+    pub of_one_command: bool,
 }
 
+/// To which run the recording of a rank belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// To this one, though it may have stopped early.
+    Member,
+    /// To an earlier one: nobody moved it aside when the run was started anew.
+    LeftOver,
+    /// To this one or to one shortly before: the recordings do not tell.
+    Unclear,
+}
+
+/// Ranks of one run that do not begin within this time of each other are not all there.
+pub(super) const START_MS: u64 = 30_000;
+
 impl<'a> Company<'a> {
-    /// The ranks that ran together. One whose recording was over before another one began is left from an earlier run: nobody moved it aside when the run was
-    /// started anew.
+    /// The ranks that ran together, as far as is known.
     pub(super) fn present(&self) -> impl Iterator<Item = &Peer<'a>> + Clone + '_ {
-        self.peers.iter().filter(|peer| !self.is_left_over(peer))
+        self.peers.iter().filter(|peer| self.membership(peer) == Membership::Member)
     }
 
-    /// Whether a rank is left from an earlier run.
-    pub(super) fn is_left_over(&self, peer: &Peer<'_>) -> bool {
-        let began = self.peers.iter().filter_map(Peer::time).map(|(began, _)| began).max();
-        peer.time().is_some_and(|(_, ended)| began.is_some_and(|began| ended < began))
+    /// To which run a rank belongs. Only of one that was over before another began that is a question:
+    ///
+    /// ```text
+    /// the launcher told the two another number of ranks, or this one's number is not in the other's       an earlier run
+    /// one command made both recordings, or it began to wait and nobody knows that it has ended            this run
+    /// it began long before: the ranks of one launch begin together                                        an earlier run
+    /// it began shortly before, and the launcher told both the same number of ranks                        this run: it died early
+    /// it began shortly before, and no launcher said anything                                              unclear
+    /// ```
+    pub(super) fn membership(&self, peer: &Peer<'_>) -> Membership {
+        let began = |of: &Peer<'_>| of.time().map(|(began, _)| began);
+        let last = self.peers.iter().max_by_key(|other| began(other));
+        let (Some((own, ended)), Some((last, latest))) =
+            (peer.time(), last.and_then(|last| Some((last, began(last)?))))
+        else {
+            return Membership::Member;
+        };
+        let worlds = (peer.world_size(), last.world_size());
+        match worlds {
+            _ if ended >= latest => Membership::Member,
+            (Some(own), Some(other)) if own != other => Membership::LeftOver,
+            (_, Some(ranks)) if peer.number >= ranks => Membership::LeftOver,
+            _ if self.of_one_command || peer.may_wait() => Membership::Member,
+            _ if latest - own > START_MS => Membership::LeftOver,
+            (Some(_), Some(_)) => Membership::Member,
+            _ => Membership::Unclear,
+        }
+    }
+
+    /// How long after the end of this rank's recording the last of the others began, in milliseconds; `None` where it had begun by then, and for a recording of a
+    /// start alone, which tells no end.
+    pub(super) fn over_before_ms(&self, peer: &Peer<'_>) -> Option<u64> {
+        if peer.step().is_none() && peer.aggregate.end.is_none() {
+            return None;
+        }
+        let latest = self.peers.iter().filter_map(Peer::time).map(|(began, _)| began).max()?;
+        let (_, ended) = peer.time()?;
+        latest.checked_sub(ended).filter(|ms| *ms > 0)
     }
 }
 
@@ -72,12 +131,21 @@ pub struct Across {
     pub findings: Vec<OfRank<Finding>>,
     /// What was found and is accepted.
     pub accepted: Vec<OfRank<Accepted>>,
+    /// Ranks that are not of this run, or may not be, and were not compared.
+    pub apart: Vec<OfRank<Membership>>,
 }
 
 impl Across {
+    /// To which run a rank belongs.
+    pub fn membership(&self, rank: u32) -> Membership {
+        self.apart.iter().find(|of| of.rank == rank).map_or(Membership::Member, |of| of.item)
+    }
+
     /// Holds the ranks against one another, under what somebody decided about the rules.
     pub fn of(company: &Company<'_>, policy: &Policy) -> Self {
-        let mut across = Self::default();
+        let peers = company.peers.iter().map(|peer| OfRank { rank: peer.number, item: company.membership(peer) });
+        let apart = peers.filter(|of| of.item != Membership::Member).collect();
+        let mut across = Self { apart, ..Self::default() };
         for (rank, found) in without_echoes(by_rank(company, policy)) {
             let parted = policy.part(under_their_causes(found));
             across.findings.extend(parted.standing.into_iter().map(|item| OfRank { rank, item }));

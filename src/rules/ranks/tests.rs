@@ -51,7 +51,7 @@ fn with_third(bad: Aggregate) -> Vec<Aggregate> {
 
 fn company(ranks: &[Aggregate]) -> Company<'_> {
     let peer = |aggregate| Peer { number: number(aggregate), aggregate, process_ended: false };
-    Company { peers: ranks.iter().map(peer).collect(), unreadable: Vec::new(), whole: true }
+    Company { peers: ranks.iter().map(peer).collect(), unreadable: Vec::new(), whole: true, of_one_command: false }
 }
 
 fn number(aggregate: &Aggregate) -> u32 {
@@ -220,6 +220,80 @@ fn what_is_left_from_an_earlier_run_is_held_against_nobody() {
     });
     old.run.as_mut().expect("a run").started_unix_ms -= 3_600_000;
     assert_eq!(told(&found(&with_third(old))), [(2, "AMP802", Severity::Warning), (2, "AMP802", Severity::Info)]);
+}
+
+/// Rank 2, killed after 20 steps at a scale of its own, that began this much before the others; all of them of a run of so many ranks.
+fn killed_before_the_others(ms: u64, world_size: Option<u32>) -> Vec<Aggregate> {
+    let mut ranks = with_third(rank(2, 20, None, |s, _| {
+        s.applied(SCALE / 8.0);
+    }));
+    ranks[2].run.as_mut().expect("a run").started_unix_ms -= ms;
+    ranks.iter_mut().for_each(|rank| rank.run.as_mut().expect("a run").world_size = world_size);
+    ranks
+}
+
+#[test]
+fn a_rank_that_died_before_another_began_is_of_this_run_where_the_launcher_counts_it() {
+    let stopped = found(&killed_before_the_others(5_000, Some(4)));
+    let of_rank_2: Vec<_> = stopped.iter().filter(|of| of.item.code == "AMP802").collect();
+    assert_eq!(of_rank_2.len(), 1, "{stopped:?}");
+    let Finding { severity, explanation, .. } = &of_rank_2[0].item;
+    assert_eq!((of_rank_2[0].rank, *severity), (2, Severity::Warning));
+    assert!(explanation.starts_with("Rank 2 stopped recording after 20 steps"), "{explanation}");
+    assert!(explanation.contains(" s before the last of the others began") && !explanation.contains("earlier run"));
+}
+
+#[test]
+fn where_no_launcher_counts_the_ranks_nobody_knows_whether_one_died_early_or_is_left_over() {
+    let found = found(&killed_before_the_others(5_000, None));
+    assert_eq!(told(&found), [(2, "AMP802", Severity::Info)], "and its scale is held against nobody");
+    let said = &found[0].item.explanation;
+    assert!(said.contains("is of this run and died early, or it is left from a run") && said.contains("do not tell"));
+}
+
+#[test]
+fn a_rank_of_a_launch_of_another_size_is_left_over_however_shortly_before_it_ran() {
+    let mut ranks = killed_before_the_others(5_000, Some(4));
+    ranks[2].run.as_mut().expect("a run").world_size = Some(8);
+    assert_eq!(
+        told(&found(&ranks)),
+        [(2, "AMP802", Severity::Warning), (2, "AMP802", Severity::Info)],
+        "and 2 is missed"
+    );
+    // A number that this launch does not have.
+    ranks[2].run.as_mut().expect("a run").rank = 6;
+    ranks[2].run.as_mut().expect("a run").world_size = None;
+    ranks[3].run.as_mut().expect("a run").rank = 2;
+    ranks.iter_mut().for_each(|rank| rank.run.as_mut().expect("a run").world_size = Some(3));
+    ranks[2].run.as_mut().expect("a run").world_size = None;
+    assert_eq!(told(&found(&ranks)), [(6, "AMP802", Severity::Info)]);
+}
+
+#[test]
+fn a_rank_that_has_not_stepped_yet_waits_for_the_others_unless_it_is_known_to_have_ended() {
+    let begun = |ms: u64, steps: u64| {
+        let of = |number| rank(number, if number == 2 { 0 } else { steps }, None, applied);
+        let mut ranks: Vec<_> = (0..4).map(of).collect();
+        ranks[2].run.as_mut().expect("a run").started_unix_ms -= ms;
+        ranks
+    };
+    assert_eq!(told(&found(&begun(60_000, 1))), []);
+    let ranks = begun(5_000, 3);
+    let mut known = company(&ranks);
+    known.peers[2].process_ended = true;
+    let found = Across::of(&known, &Policy::default()).findings;
+    assert_eq!(told(&found), [(2, "AMP802", Severity::Warning)]);
+    assert!(found[0].item.explanation.starts_with("Rank 2 stopped recording after 0 steps"), "{found:?}");
+}
+
+#[test]
+fn of_the_ranks_of_one_command_none_is_left_over_however_long_before_it_died() {
+    let ranks = killed_before_the_others(60_000, None);
+    let known = Company { of_one_command: true, ..company(&ranks) };
+    let found = Across::of(&known, &Policy::default()).findings;
+    let stopped = found.iter().find(|of| of.item.code == "AMP802").expect("it stopped");
+    assert_eq!((stopped.rank, stopped.item.severity), (2, Severity::Warning));
+    assert!(stopped.item.explanation.contains("It was over 60 s before"), "{}", stopped.item.explanation);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::remark::Remark;
 use super::{LayerDetail, Run, RunState, Snapshot};
 use crate::rules::agreement::{apart, first_alone, first_non_finite};
 use crate::rules::whatif::WhatIf;
-use crate::rules::{Across, Company, Finding, OfRank, Peer, Severity};
+use crate::rules::{Across, Company, Finding, Membership, OfRank, Peer, Severity};
 use crate::tui::world::Batch;
 
 /// One rank in a line.
@@ -115,10 +115,9 @@ impl Ranks {
         chosen.filter(|number| self.runs.contains_key(number)).or_else(|| self.worst())
     }
 
-    /// Whether the recording of a rank was over before that of another began: nobody moved it aside when the run was started anew.
-    fn is_left_over(&self, run: &Run) -> bool {
-        let began = self.runs.values().filter_map(|run| run.time()).map(|(began, _)| began).max();
-        run.time().is_some_and(|(_, ended)| began.is_some_and(|began| ended < began))
+    /// Whether a rank is of this run, as far as is known.
+    fn is_member(&self, number: u32) -> bool {
+        self.across().membership(number) == Membership::Member
     }
 
     /// The rank with the gravest finding; of several the one with most of them, then the lowest. Never one that is left from an earlier run.
@@ -128,7 +127,7 @@ impl Ranks {
             let gravest = found.iter().copied().max();
             (gravest, found.into_iter().filter(|severity| Some(*severity) == gravest).count())
         };
-        let present = self.runs.iter().filter(|(_, run)| !self.is_left_over(run));
+        let present = self.runs.iter().filter(|(number, _)| self.is_member(**number));
         present.max_by_key(|&(number, run)| (grave(*number, run), Reverse(*number))).map(|(number, _)| *number)
     }
 
@@ -147,7 +146,7 @@ impl Ranks {
                 process_ended: run.has_lost_its_process(),
             });
             let peers = peers.collect();
-            let company = Company { peers, unreadable: Vec::new(), whole: self.are_several() };
+            let company = Company { peers, whole: self.are_several(), ..Company::default() };
             Across::of(&company, &self.blank.source.policy)
         })
     }
@@ -203,13 +202,12 @@ impl Ranks {
 
     fn statuses(&self, now: Duration) -> Vec<RankStatus> {
         let mut remarks = self.disagreements();
-        let present = || self.runs.values().filter(|run| !self.is_left_over(run));
+        let present = || self.runs.iter().filter(|(number, _)| self.is_member(**number)).map(|(_, run)| run);
         let most = present().filter_map(Run::step).max().unwrap_or(0);
         let running = present().any(|run| !run.state(now).is_over());
         let statuses = self.runs.iter().zip(remarks.drain(..)).map(|((&number, run), mut remarks)| {
             let (state, step) = (run.state(now), run.step());
-            let left_over = remarks.contains(&Remark::EarlierRun);
-            match step.filter(|_| !left_over).and_then(|step| stop(state, step, most, running)) {
+            match step.filter(|_| self.is_member(number)).and_then(|step| stop(state, step, most, running)) {
                 Some(stopped @ Remark::Stopped(_)) => remarks.insert(0, stopped),
                 other => remarks.extend(other),
             }
@@ -230,11 +228,10 @@ impl Ranks {
         statuses.collect()
     }
 
-    /// Where the ranks do not do the same, in their order; what is left from an earlier run is not compared.
+    /// Where the ranks do not do the same, in their order; what is left from an earlier run, or may be, is not compared.
     fn disagreements(&self) -> Vec<Vec<Remark>> {
-        let left_over: Vec<bool> = self.runs.values().map(|run| self.is_left_over(run)).collect();
-        let present = self.runs.values().zip(&left_over).filter(|(_, left_over)| !**left_over);
-        let aggregates: Vec<_> = present.map(|(run, _)| run.diagnosis().aggregate()).collect();
+        let present = self.runs.iter().filter(|(number, _)| self.is_member(**number));
+        let aggregates: Vec<_> = present.map(|(_, run)| run.diagnosis().aggregate()).collect();
         let mut remarks: Vec<Vec<Remark>> = apart(&aggregates)
             .into_iter()
             .map(|apart| {
@@ -251,17 +248,18 @@ impl Ranks {
             remarks[rank].insert(0, Remark::NonFinite(step));
         }
         let mut remarks = remarks.into_iter();
-        let of = |(left_over, number): (bool, &u32)| {
-            if left_over {
-                return vec![Remark::EarlierRun];
+        let of = |number: &u32| match self.across().membership(*number) {
+            Membership::LeftOver => vec![Remark::EarlierRun],
+            Membership::Unclear => vec![Remark::EarlierRunOrDied],
+            Membership::Member => {
+                let gradient =
+                    self.across().findings.iter().find(|of| of.rank == *number && of.item.code == GRADIENTS_APART);
+                let mut remarks = remarks.next().unwrap_or_default();
+                remarks.extend(gradient.map(|of| Remark::Gradient(of.item.onset_step)));
+                remarks
             }
-            let gradient =
-                self.across().findings.iter().find(|of| of.rank == *number && of.item.code == GRADIENTS_APART);
-            let mut remarks = remarks.next().unwrap_or_default();
-            remarks.extend(gradient.map(|of| Remark::Gradient(of.item.onset_step)));
-            remarks
         };
-        left_over.into_iter().zip(self.runs.keys()).map(of).collect()
+        self.runs.keys().map(of).collect()
     }
 }
 
@@ -390,6 +388,25 @@ mod tests {
         let remarks: Vec<_> = ranks.snapshot(None, SECOND).ranks.into_iter().map(|rank| rank.remarks).collect();
         assert_eq!(remarks, [vec![], vec![Remark::EarlierRun], vec![]]);
         assert_eq!((ranks.worst(), ranks.shown(Some(1))), (Some(0), Some(1)));
+    }
+
+    #[test]
+    fn a_rank_that_may_be_of_this_run_or_not_is_said_to_be_neither_and_one_that_waits_is_no_old_one() {
+        let later = |ms: u64| {
+            let mut new = clean(60);
+            if let Some(Record::Run(run)) = new.first_mut() {
+                run.started_unix_ms += ms;
+            }
+            new
+        };
+        let remarks = |runs| {
+            let statuses = ranks(runs).snapshot(None, SECOND).ranks;
+            statuses.into_iter().map(|rank| rank.remarks).collect::<Vec<_>>()
+        };
+        let old = records("r", Fault::None, 30, true);
+        assert_eq!(remarks(vec![later(9_000), old]), [vec![], vec![Remark::EarlierRunOrDied]]);
+        let begun = clean(1).into_iter().take(1).collect();
+        assert_eq!(remarks(vec![later(60_000), begun]), [vec![], vec![]]);
     }
 
     #[test]

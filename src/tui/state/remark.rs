@@ -9,6 +9,8 @@ pub enum Remark {
     Ended(u64),
     /// Its recording was over before another one began: it is left from an earlier run, and not compared.
     EarlierRun,
+    /// The same, but it began so shortly before the others that it may be of this run and have died early: the recordings do not tell.
+    EarlierRunOrDied,
     /// Its loss scale is another, from about this step on.
     Scale(u64),
     /// It skips other steps, from about this step on.
@@ -23,7 +25,7 @@ impl Remark {
     /// Since when; 0 of a rank that is left from an earlier run.
     pub fn step(self) -> u64 {
         match self {
-            Remark::EarlierRun => 0,
+            Remark::EarlierRun | Remark::EarlierRunOrDied => 0,
             Remark::Stopped(step)
             | Remark::Ended(step)
             | Remark::Scale(step)
@@ -39,6 +41,7 @@ impl Remark {
             Remark::Stopped(step) => format!("stopped at step {step}"),
             Remark::Ended(step) => format!("ended at step {step}, others went on"),
             Remark::EarlierRun => "left from an earlier run".into(),
+            Remark::EarlierRunOrDied => "left from an earlier run, or died early: not known".into(),
             Remark::Scale(step) => format!("other loss scale from step {step}"),
             Remark::Skips(step) => format!("other skips from step {step}"),
             Remark::NonFinite(step) => format!("not finite at step {step}, alone or first"),

@@ -18,7 +18,11 @@ use scenario::{Fault, records, run_info};
 /// Writes a scenario to `run`, waiting `pause` before each step; without an end, as a killed run leaves it, where not `ended`.
 fn write(run: &Path, fault: Fault, steps: u64, pause: Duration, ended: bool) {
     let info = RunInfo { pid: std::process::id(), ..run_info("demo") };
-    let mut recorder = Recorder::create(run, &info).expect("a recording");
+    write_as(run, &info, fault, steps, pause, ended);
+}
+
+fn write_as(run: &Path, info: &RunInfo, fault: Fault, steps: u64, pause: Duration, ended: bool) {
+    let mut recorder = Recorder::create(run, info).expect("a recording");
     for record in records("demo", fault, steps, ended) {
         match record {
             Record::Site(_, site) => drop(recorder.intern(&site)),
@@ -67,6 +71,43 @@ fn an_ended_run_is_told_in_lines_and_is_no_failure() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(!text.contains('\x1b'), "{text}");
+}
+
+/// No process has this number.
+const GONE: u32 = i32::MAX as u32;
+
+/// A healthy run that was killed an hour ago: its process is gone and its recording has no end.
+fn killed(run: &Path) {
+    write_as(run, &RunInfo { pid: GONE, ..run_info("demo") }, Fault::None, 80, Duration::ZERO, false);
+    let file = fs::OpenOptions::new().write(true).open(run.join("rank-0.amprec")).expect("recorded");
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600)).expect("made old");
+}
+
+#[test]
+fn no_view_calls_a_run_healthy_that_was_killed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("demo");
+    killed(&run);
+    let run = run.to_str().expect("a path");
+    let views: [&[&str]; 8] = [
+        &["watch", run, "--plain"],
+        &["watch", run, "--once", "--size", "80x24"],
+        &["check", run],
+        &["report", run],
+        &["report", run, "--format", "brief"],
+        &["report", run, "--format", "markdown"],
+        &["report", run, "--format", "junit"],
+        &["report", run, "--format", "json"],
+    ];
+    for view in views {
+        let output = Command::new(env!("CARGO_BIN_EXE_ampdoctor")).args(view).env("LC_ALL", "C.UTF-8").output();
+        let output = output.expect("ampdoctor starts");
+        let text = text(&output);
+        let expected =
+            if view.contains(&"json") { "\"health\": \"unknown\"" } else { "could not tell: nothing was found in " };
+        assert!(text.contains(expected) && !text.contains("healthy"), "{view:?}: {text}");
+        assert_eq!(output.status.code(), Some(if view[0] == "check" { 3 } else { 0 }), "{view:?}");
+    }
 }
 
 #[test]

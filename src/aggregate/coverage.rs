@@ -99,6 +99,19 @@ impl Coverage {
         self.seen_parameters() == self.parameters.len() && self.seen_layers() == self.layers.len()
     }
 
+    /// How much was seen, in numbers: `gradient and update of 38 of 38 trainable parameters, activation and its gradient of 20 of 20 layers`. `None` where the
+    /// run has no trainable parameter that is known of.
+    pub fn seen(&self) -> Option<String> {
+        let (parameters, layers) = (self.parameters.len(), self.layers.len());
+        (parameters > 0).then(|| {
+            format!(
+                "gradient and update of {} of {parameters} trainable parameters, activation and its gradient of {} of {layers} layers",
+                self.seen_parameters(),
+                self.seen_layers()
+            )
+        })
+    }
+
     /// What is missing, a sentence each, in a fixed order.
     pub fn missing(&self) -> Vec<String> {
         let parameters = |what: fn(&SeenParameter) -> bool| names(&self.parameters, what);

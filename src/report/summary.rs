@@ -2,22 +2,25 @@
 
 use super::brief::{verdict, within};
 use super::evidence::evidence_text;
-use super::{Attributed, Layout, Run};
+use super::{Attributed, Layout, Run, coverage};
 use crate::rules::Finding;
 
-/// The verdict, a table of the findings, and what to do about each.
+/// The verdict, a table of the findings, what to do about each, and how much of the model they rest on.
 pub(super) fn markdown(run: &Run<'_>) -> String {
     // Markdown breaks its lines itself.
     let unbroken = Layout { width: usize::MAX, colour: false };
     let name = run.ranks.iter().find_map(|rank| Some(rank.aggregate.run.as_ref()?.name.as_str())).unwrap_or("run");
     let mut out = format!("## ampdoctor: {}\n\n{}", escaped(name), verdict(run, &unbroken, "the text report"));
     let findings = run.findings();
-    if findings.is_empty() {
-        return out;
+    if !findings.is_empty() {
+        out.push_str("\n| severity | finding | where | since step |\n|---|---|---|---|\n");
+        findings.iter().for_each(|of| out.push_str(&row(of, run.is_distributed())));
+        findings.iter().for_each(|of| out.push_str(&section(of.item)));
     }
-    out.push_str("\n| severity | finding | where | since step |\n|---|---|---|---|\n");
-    findings.iter().for_each(|of| out.push_str(&row(of, run.is_distributed())));
-    findings.iter().for_each(|of| out.push_str(&section(of.item)));
+    let seen = coverage::markdown(run);
+    if !seen.is_empty() {
+        out.push_str(&format!("\n### What was seen of the model\n\n{seen}"));
+    }
     out
 }
 
@@ -64,6 +67,12 @@ fn escaped(text: &str) -> String {
     })
 }
 
+/// A sentence in which only code is marked: what stands between backticks is left as it is.
+pub(super) fn prose(text: &str) -> String {
+    let parts = text.split('`').enumerate().map(|(i, part)| if i % 2 == 0 { escaped(part) } else { part.to_owned() });
+    parts.collect::<Vec<_>>().join("`")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +90,12 @@ mod tests {
 
     #[test]
     fn a_run_without_findings_is_its_verdict() {
-        assert!(markdown(&Run::empty()).starts_with("## ampdoctor: run\n\ncould not tell: "));
+        let text = markdown(&Run::empty());
+        assert!(text.starts_with("## ampdoctor: run\n\ncould not tell: ") && !text.contains("What was seen"), "{text}");
+    }
+
+    #[test]
+    fn only_code_keeps_its_marks_in_a_sentence() {
+        assert_eq!(prose("no gradient of `fc_1.weight`: a_b"), "no gradient of `fc_1.weight`: a\\_b");
     }
 }

@@ -1,12 +1,13 @@
 //! A run in lines of text: its progress, its findings, its end. What `watch` prints where there is no terminal, and when it leaves.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::state::{Header, Ranks, RunState, Snapshot};
-use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale};
+use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale, scanned_steps};
 use crate::observation::EndReason;
 use crate::report::{consequence_text, thinned_text};
-use crate::rules::{Finding, Health};
+use crate::rules::{Doubt, Finding, Health};
 
 /// One line about the present: `step 1,204  loss 0.183  scale 2^13 = 8,192  skips 3  38.2 steps/s  probe 2.1 %`.
 pub fn progress(header: &Header) -> String {
@@ -99,16 +100,32 @@ fn summary_of(snapshot: &Snapshot, rank: &str) -> Vec<String> {
 }
 
 fn verdict(snapshot: &Snapshot) -> String {
-    let scanned = grouped(snapshot.instrument.full_steps);
+    let scanned = scanned_steps(snapshot.instrument.full_steps);
     let followers = match snapshot.findings.found.iter().map(|f| f.consequences.len()).sum::<usize>() {
         0 => String::new(),
         n => format!(" (and {n} more that follow)"),
     };
-    match (snapshot.findings.health, snapshot.findings.found.len()) {
-        (Health::Unknown, _) => "verdict: not enough was observed to say".into(),
-        (Health::Healthy, 0) => format!("verdict: healthy, nothing found in {scanned} scanned steps"),
-        (Health::Healthy, n) => format!("verdict: healthy, {n} for information, in {scanned} scanned steps"),
-        (Health::Findings, 1) => format!("verdict: 1 finding{followers} in {scanned} scanned steps"),
-        (Health::Findings, n) => format!("verdict: {n} findings{followers} in {scanned} scanned steps"),
+    let found = match snapshot.findings.found.len() {
+        0 => "nothing was found".to_owned(),
+        1 => "1 finding for information".to_owned(),
+        n => format!("{n} findings for information"),
+    };
+    match (snapshot.health(), snapshot.left_open(), snapshot.findings.found.len()) {
+        (Health::Findings, _, 1) => format!("verdict: 1 finding{followers} in {scanned}"),
+        (Health::Findings, _, n) => format!("verdict: {n} findings{followers} in {scanned}"),
+        (Health::Healthy, ..) => format!("verdict: healthy{}, {found} in {scanned}", so_far(&snapshot.findings.doubts)),
+        (Health::Unknown, Some(why), _) if snapshot.findings.health == Health::Healthy => {
+            format!("verdict: could not tell: {found} in {scanned}, and {why}")
+        }
+        (Health::Unknown, ..) => "verdict: could not tell: not enough was observed".into(),
+    }
+}
+
+/// For what too little was seen, to stand behind "healthy"; nothing where no rule is in doubt.
+fn so_far(doubts: &[Doubt]) -> String {
+    let codes: BTreeSet<&str> = doubts.iter().map(|doubt| doubt.code).collect();
+    match codes.len() {
+        0 => String::new(),
+        _ => format!(" so far (too little was seen for {})", Vec::from_iter(codes).join(", ")),
     }
 }

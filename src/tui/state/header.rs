@@ -60,6 +60,8 @@ pub struct Header {
     pub scanned: (u64, u64),
     /// Something that the user must know: a damaged recording, a waiting start, a command that ended.
     pub notice: Option<String>,
+    /// Whether a part of the recording could not be read.
+    pub problem: bool,
 }
 
 impl Header {
@@ -85,6 +87,7 @@ impl Header {
             sampling: aggregate.run.as_ref().map(|run| run.sampling),
             scanned: (instrument.full_steps, instrument.steps),
             notice,
+            problem: false,
         }
     }
 }

@@ -10,6 +10,7 @@ mod ranks;
 mod rates;
 mod remark;
 mod run;
+mod verdict;
 mod window;
 mod zones;
 
@@ -27,7 +28,7 @@ pub use run::{Run, Source};
 pub use window::{Window, Zone};
 pub use zones::{Edges, Spread};
 
-use crate::aggregate::{Aggregate, Instrument};
+use crate::aggregate::{Aggregate, Coverage, Instrument};
 use crate::observation::{Parameter, RunInfo};
 
 /// Everything that one frame shows. It is owned, so that a paused screen keeps its picture while the run goes on.
@@ -43,6 +44,8 @@ pub struct Snapshot {
     pub findings: Findings,
     /// What was sampled and what was lost.
     pub instrument: Instrument,
+    /// What of the model was seen; `None` where no backward pass was scanned.
+    pub coverage: Option<Coverage>,
     /// How the run began, where its first record was read.
     pub run: Option<RunInfo>,
     /// A line on every rank; empty where there is one alone.
@@ -62,6 +65,7 @@ impl Snapshot {
             layers: layers(aggregate, &findings.found),
             findings,
             instrument: aggregate.instrument.clone(),
+            coverage: Coverage::of(aggregate),
             run: aggregate.run.clone(),
             ranks: Vec::new(),
             rank: None,

@@ -96,14 +96,6 @@ impl Run {
         self.diagnosis.aggregate().latest.as_ref().map(|step| step.index)
     }
 
-    /// When it began and when its latest step was, in milliseconds since the Unix epoch; `None` before its first record.
-    pub fn time(&self) -> Option<(u64, u64)> {
-        let aggregate = self.diagnosis.aggregate();
-        let began = aggregate.run.as_ref()?.started_unix_ms;
-        let lasted = aggregate.latest.as_ref().map_or(0, |step| step.time_ns / 1_000_000);
-        Some((began, began.saturating_add(lasted)))
-    }
-
     /// What was found, gravest first.
     pub fn findings(&self) -> Vec<Finding> {
         (self.judge)(&self.diagnosis).found
@@ -150,7 +142,8 @@ impl Run {
         let name = aggregate.run.as_ref().map_or(&self.source.place, |run| &run.name).clone();
         let notice =
             self.source.problem.clone().or_else(|| self.source.notice.clone()).or_else(|| self.waiting_for(now));
-        Header::new(name, self.state(now), aggregate, &self.rates, notice)
+        let problem = self.source.problem.is_some();
+        Header { problem, ..Header::new(name, self.state(now), aggregate, &self.rates, notice) }
     }
 
     /// The picture of the run at `now`.

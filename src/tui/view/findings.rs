@@ -7,9 +7,10 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::layers::letter;
-use super::number::grouped;
+use super::number::{grouped, scanned_steps};
 use super::wrap::labelled;
 use super::{View, panel, theme::Theme};
+use crate::aggregate::Coverage;
 use crate::report::consequence_text;
 use crate::rules::{Finding, Health, Severity};
 use crate::tui::state::Findings;
@@ -64,7 +65,7 @@ fn lines(view: &View, width: usize, focused: bool) -> (Vec<Line<'static>>, usize
     let selected = view.ui.selected_finding(view.snapshot);
     let (mut lines, mut at) = (Vec::new(), 0);
     if findings.found.is_empty() {
-        lines.push(Line::from(verdict(view)));
+        lines.extend(verdict(view, width));
     }
     for (i, finding) in findings.found.iter().enumerate() {
         if i == selected {
@@ -88,15 +89,24 @@ fn lines(view: &View, width: usize, focused: bool) -> (Vec<Line<'static>>, usize
     (lines, at)
 }
 
-fn verdict(view: &View) -> Span<'static> {
-    let full = view.snapshot.instrument.full_steps;
-    match view.snapshot.findings.health {
-        Health::Healthy => {
-            let steps = if full == 1 { "step" } else { "steps" };
-            Span::styled(format!("  nothing wrong in {} scanned {steps}", grouped(full)), view.theme.good())
+/// What it means that nothing was found. While a run goes on that is no health yet, and the header says that it does.
+fn verdict(view: &View, width: usize) -> Vec<Line<'static>> {
+    let (snapshot, theme) = (view.snapshot, view.theme);
+    let scanned = scanned_steps(snapshot.instrument.full_steps);
+    let is_going_on = !snapshot.header.state.is_over() && !snapshot.header.problem;
+    match (snapshot.findings.health, snapshot.left_open().filter(|_| !is_going_on)) {
+        (Health::Healthy, None) => {
+            let nothing = Span::styled(format!("  nothing wrong in {scanned}"), theme.good());
+            let is_whole = snapshot.coverage.as_ref().is_none_or(Coverage::whole);
+            let hint = Span::styled("; not all of the model was seen: i", theme.dim());
+            vec![Line::from_iter([nothing].into_iter().chain((!is_whole).then_some(hint)))]
         }
-        Health::Unknown => Span::styled("  not enough was observed to say", view.theme.dim()),
-        Health::Findings => Span::raw(""),
+        (Health::Healthy, Some(why)) => {
+            let text = format!("nothing was found in {scanned}, and {why}");
+            labelled("  could not tell: ", theme.warning(), &text, width)
+        }
+        (Health::Unknown, _) => vec![Line::styled("  not enough was observed to say", theme.dim())],
+        (Health::Findings, _) => vec![Line::default()],
     }
 }
 

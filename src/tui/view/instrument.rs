@@ -2,6 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::header::sampled;
@@ -9,7 +10,7 @@ use super::number::{grouped, percent};
 use super::page::{self, heading};
 use super::wrap::labelled;
 use super::{Theme, View};
-use crate::aggregate::Instrument;
+use crate::aggregate::{Coverage, Instrument};
 use crate::observation::{NoteKind, RunInfo};
 use crate::report::thinned_text;
 use crate::tui::ui::Extent;
@@ -22,10 +23,12 @@ pub fn draw(frame: &mut Frame, area: Rect, view: &View) -> Extent {
         rows.extend(about(run, (instrument.full_steps, instrument.steps)));
     }
     rows.extend(counts(instrument));
+    rows.extend(view.snapshot.coverage.iter().filter_map(Coverage::seen).map(|seen| ("seen", seen)));
     rows.extend(view.snapshot.findings.policy.iter().map(|text| ("rules", text.clone())));
     let mut lines: Vec<Line> =
         rows.iter().flat_map(|(name, text)| labelled(&format!("{name:<14}"), theme.dim(), text, width)).collect();
     lines.extend(notes(instrument, width, theme));
+    lines.extend(view.snapshot.coverage.iter().flat_map(|coverage| not_seen(coverage, width)));
     page::draw(frame, area, view, vec![Span::raw("instrument")], lines)
 }
 
@@ -75,4 +78,12 @@ fn notes(instrument: &Instrument, width: usize, theme: Theme) -> Vec<Line<'stati
         lines.push(Line::raw(format!("and {} more", grouped(instrument.notes_dropped))));
     }
     lines
+}
+
+/// What of the model was not seen; why a tensor could not be read stands in the notes.
+fn not_seen(coverage: &Coverage, width: usize) -> Vec<Line<'static>> {
+    let missing = coverage.missing();
+    let title = (!missing.is_empty()).then(|| [Line::default(), heading("not seen of the model")]);
+    let lines = missing.iter().flat_map(|missing| labelled("  ", Style::new(), missing, width));
+    title.into_iter().flatten().chain(lines).collect()
 }

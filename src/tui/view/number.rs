@@ -54,6 +54,11 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
+/// `1 scanned step`, `2 scanned steps`.
+pub fn scanned_steps(n: u64) -> String {
+    format!("{} scanned step{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
 /// A loss scale as a power of two and as a number: `2^13 = 8,192`, `2^13.3 = 10,000`, `2^-3 = 0.125`.
 pub fn scale(x: f64) -> String {
     if x <= 0.0 || !x.is_finite() {

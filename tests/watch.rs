@@ -154,6 +154,16 @@ fn several_ranks_are_told_apart() {
 }
 
 #[test]
+fn the_run_of_a_second_doctor_is_not_passed_over_in_silence() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = dir.path().join("run");
+    write(&run, Fault::None, 80, Duration::ZERO, true);
+    write(&run.join("process-7"), Fault::Nan("conv2"), 80, Duration::ZERO, true);
+    let lines = text(&watch(&[run.to_str().expect("a path"), "--plain"]));
+    assert!(lines.contains(&format!("not shown here: {}\n", run.join("process-7").display())), "{lines}");
+}
+
+#[test]
 fn one_frame_is_printed_as_text() {
     let dir = tempfile::tempdir().expect("a folder");
     let run = dir.path().join("demo");

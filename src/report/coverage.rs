@@ -9,12 +9,15 @@ use crate::aggregate::{Aggregate, Coverage};
 fn lines(aggregate: &Aggregate) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(coverage) = Coverage::of(aggregate) {
-        lines.extend(coverage.seen().map(|seen| format!("seen: {seen}")));
+        lines.extend(coverage.seen().map(|seen| format!("{SEEN}{seen}")));
         lines.extend(coverage.missing());
     }
     lines.extend(aggregate.blind_spots().map(|spot| format!("blind spot: {spot}")));
     lines
 }
+
+/// Where no heading says it.
+const SEEN: &str = "seen: ";
 
 /// For the head of a rank in the text report.
 pub(super) fn text(rank: &Rank<'_>, layout: &Layout) -> Vec<String> {
@@ -34,7 +37,7 @@ pub(super) fn markdown(run: &Run<'_>) -> String {
     let name_ranks = alike.len() > 1;
     let items = alike.iter().flat_map(|(ranks, lines)| {
         let who = if name_ranks { format!("{}: ", numbered(ranks)) } else { String::new() };
-        lines.iter().map(move |line| format!("- {who}{}\n", prose(line)))
+        lines.iter().map(move |line| format!("- {who}{}\n", prose(line.strip_prefix(SEEN).unwrap_or(line))))
     });
     items.collect()
 }
@@ -82,12 +85,12 @@ mod tests {
         markdown(&Run::of(diagnoses.iter().map(Rank::of).collect(), &[]))
     }
 
-    const SEEN: &str =
-        "seen: gradient and update of 1 of 1 trainable parameters, activation and its gradient of 1 of 1 layers";
+    const ALL: &str =
+        "gradient and update of 1 of 1 trainable parameters, activation and its gradient of 1 of 1 layers";
 
     #[test]
     fn in_markdown_what_was_seen_is_a_list_and_only_code_keeps_its_marks() {
-        assert_eq!(told(&[rank(0, true)]), format!("- {SEEN}\n- blind spot: a sparse\\_tensor was not scanned\n"));
+        assert_eq!(told(&[rank(0, true)]), format!("- {ALL}\n- blind spot: a sparse\\_tensor was not scanned\n"));
         assert_eq!(told(&[]), "");
     }
 
@@ -95,8 +98,8 @@ mod tests {
     fn ranks_of_which_the_same_was_seen_are_told_together_and_others_by_number() {
         assert_eq!(told(&[rank(0, true), rank(1, true)]), told(&[rank(0, true)]));
         let apart = told(&[rank(0, true), rank(1, false), rank(2, true)]);
-        assert!(apart.starts_with(&format!("- ranks 0, 2: {SEEN}\n")), "{apart}");
-        let seen = "seen: gradient and update of 0 of 1 trainable parameters, ";
+        assert!(apart.starts_with(&format!("- ranks 0, 2: {ALL}\n")), "{apart}");
+        let seen = "gradient and update of 0 of 1 trainable parameters, ";
         assert!(apart.contains(&format!("\n- rank 1: {seen}")), "{apart}");
         assert!(apart.contains("\n- rank 1: no update was seen of `fc_1.weight`: "), "{apart}");
     }

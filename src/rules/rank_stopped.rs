@@ -11,7 +11,8 @@
 //!
 //! * **Warning**: the recording of a rank has no end, or ends in a panic, at least two steps (threshold `behind`) before that of another; and its process is known to have
 //!   ended, or all others have ended, or it has been silent for ten seconds and eight of its own steps while another went on.
-//! * **Warning**: a rank ended in order that many steps before another.
+//! * **Warning**: the same, of a rank of this run that was over before another began, however many steps it took.
+//! * **Warning**: a rank ended in order that many steps before another that ran beside it or after it.
 //! * **Warning**: the launcher said how many ranks there are (`WORLD_SIZE`), and one of them has no recording, though another has ended or has run for half a minute.
 //! * **Information**: a recording was over before that of another rank began, and is of an earlier run: the launcher told the two another number of ranks, or they began more
 //!   than half a minute apart. It is held against nobody. Where they began within that time and the launcher told both the same number, the rank is of this run and died early,
@@ -91,32 +92,40 @@ impl Rule for RankStopped {
 fn stopped(peer: &Peer<'_>, company: &Company<'_>, behind: u64) -> Option<Firing> {
     // Of a recording without a single record the report says so itself, and the verdict is unknown.
     peer.aggregate.run.as_ref()?;
-    let most = company.present().filter_map(Peer::step).max()?;
+    // One that was over before this one began did not go on after it.
+    let met = company.present().filter(|other| !is_over_before(other, peer));
+    let most = met.filter_map(Peer::step).max()?;
     // A rank that was killed before its first step is behind all others.
     let (step, taken) = peer.step().map_or((0, 0), |step| (step, step + 1));
-    if taken + behind > most + 1 {
+    let end = peer.aggregate.end.as_ref().map(|end| end.reason);
+    let early = company.over_before_ms(peer).filter(|_| matches!(end, None | Some(EndReason::Panicked)));
+    if taken + behind > most + 1 && early.is_none() {
         return None;
     }
     let number = peer.number;
     let evidence = vec![counted("steps", taken), counted("steps_of_the_furthest_rank", most + 1)];
-    let explanation = match peer.aggregate.end.as_ref().map(|end| end.reason) {
+    let others = if most < taken { String::new() } else { format!(", and others went on to step {most}") };
+    let explanation = match end {
         Some(EndReason::Finished | EndReason::Dropped) => {
             format!(
-                "Rank {number} ended in order after {taken} steps, and others went on to step {most}: what they did without it is another training."
+                "Rank {number} ended in order after {taken} steps{others}: what they did without it is another training."
             )
         }
         // That the doctor was gone, and training was not, is said by a rule of its own.
         Some(EndReason::Detached) => return None,
-        Some(EndReason::Panicked) => {
-            format!("Rank {number} panicked after {taken} steps, and others went on to step {most}.")
-        }
+        Some(EndReason::Panicked) => format!("Rank {number} panicked after {taken} steps{others}."),
         None if is_silent(peer, company) => format!(
-            "Rank {number} stopped recording after {taken} steps, and others went on to step {most}: it hangs, it was killed, or it could not write any more."
+            "Rank {number} stopped recording after {taken} steps{others}: it hangs, it was killed, or it could not write any more."
         ),
         None => return None,
     };
-    let early = company.over_before_ms(peer).map(|ms| died_early(ms, company.of_one_command)).unwrap_or_default();
+    let early = early.map(|ms| died_early(ms, company.of_one_command)).unwrap_or_default();
     Some(firing(Severity::Warning, step, evidence, explanation + &early, WHAT_IT_PRINTED))
+}
+
+/// Whether the recording of one rank was over before that of the other began.
+fn is_over_before(one: &Peer<'_>, other: &Peer<'_>) -> bool {
+    matches!((one.time(), other.time()), (Some((_, ended)), Some((began, _))) if ended < began)
 }
 
 /// Of a rank that the others never met.

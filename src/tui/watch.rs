@@ -21,7 +21,7 @@ use super::terminal::{Input, Screen, Signals, has_hung_up};
 use super::view::Theme;
 use super::world::{Command, World};
 use super::{WatchOptions, WatchOutcome, WatchTarget, lines, once};
-use crate::recording::{ReadError, Records, rank_files};
+use crate::recording::{ReadError, Records, rank_files, runs_within};
 
 /// Watches a run until its user leaves, or until it ends where nobody can press a key.
 ///
@@ -196,6 +196,12 @@ fn say(line: &str) -> io::Result<()> {
     }
 }
 
+/// The runs that other processes of the same rank made within the one that was watched.
+fn others(feed: &Feed) -> Vec<PathBuf> {
+    let run = feed.files().first().and_then(|file| file.parent());
+    run.map(runs_within).unwrap_or_default()
+}
+
 fn print_end(ranks: &Ranks, world: &Live) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for line in lines::summary(ranks, world.now()) {
@@ -203,6 +209,9 @@ fn print_end(ranks: &Ranks, world: &Live) -> io::Result<()> {
     }
     for file in world.feed.files() {
         writeln!(out, "recording: {}", file.display())?;
+    }
+    for other in others(&world.feed) {
+        writeln!(out, "recorded beside it by another process or doctor, and not shown here: {}", other.display())?;
     }
     if world.child.is_some() {
         writeln!(out, "output of the command: {}", world.output.path.display())?;

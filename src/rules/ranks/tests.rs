@@ -224,7 +224,12 @@ fn what_is_left_from_an_earlier_run_is_held_against_nobody() {
 
 /// Rank 2, killed after 20 steps at a scale of its own, that began this much before the others; all of them of a run of so many ranks.
 fn killed_before_the_others(ms: u64, world_size: Option<u32>) -> Vec<Aggregate> {
-    let mut ranks = with_third(rank(2, 20, None, |s, _| {
+    killed_after(20, ms, world_size)
+}
+
+/// The same after so many steps.
+fn killed_after(steps: u64, ms: u64, world_size: Option<u32>) -> Vec<Aggregate> {
+    let mut ranks = with_third(rank(2, steps, None, |s, _| {
         s.applied(SCALE / 8.0);
     }));
     ranks[2].run.as_mut().expect("a run").started_unix_ms -= ms;
@@ -241,6 +246,15 @@ fn a_rank_that_died_before_another_began_is_of_this_run_where_the_launcher_count
     assert_eq!((of_rank_2[0].rank, *severity), (2, Severity::Warning));
     assert!(explanation.starts_with("Rank 2 stopped recording after 20 steps"), "{explanation}");
     assert!(explanation.contains(" s before the last of the others began") && !explanation.contains("earlier run"));
+}
+
+#[test]
+fn a_rank_that_died_before_another_began_is_the_one_that_stopped_though_it_took_more_steps() {
+    let found = found(&killed_after(200, 5_000, Some(4)));
+    let stopped: Vec<_> = found.iter().filter(|of| of.item.code == "AMP802").collect();
+    assert_eq!(stopped.len(), 1, "{found:?}");
+    let said = &stopped[0].item.explanation;
+    assert!(stopped[0].rank == 2 && said.starts_with("Rank 2 stopped recording after 200 steps: it hangs"), "{said}");
 }
 
 #[test]

@@ -33,6 +33,7 @@
 
 mod block;
 mod dense;
+mod disagreement;
 mod elements;
 mod fidelity;
 mod float_control;
@@ -54,6 +55,7 @@ mod naive;
 #[cfg(test)]
 mod tests;
 
+pub use disagreement::disagreement;
 pub use elements::elements_like;
 pub use fidelity::{Fidelity, fidelity, fidelity_in, unlike_rounded, unmoved_energy};
 pub use histogram::ExponentHistogram;

@@ -12,28 +12,9 @@ fn kernels() -> Vec<Kernel> {
     std::iter::once(Kernel::PORTABLE).chain(Kernel::avx2()).collect()
 }
 
-/// Equal but for the rounding of the sums: each of n additions may be off by 2^-53 of a partial sum, and no partial sum is
-/// larger than the sum of magnitudes, at most `sqrt(n * sum of squares)`. All but `f64` are added up in `f32` first, 32 at a time,
-/// six roundings deep.
 #[track_caller]
-fn assert_same(dtype: Dtype, found: &Stats, expected: &Stats) {
-    let in_f32 = if dtype == Dtype::F64 { 0.0 } else { 6.0 * 2f64.powi(-24) };
-    let tolerance = 1e-15 * (expected.count as f64 + 4.0) + in_f32;
-    let magnitudes = (expected.sum_squares * expected.count as f64).sqrt();
-    let near = |a: Scaled, b: Scaled, size: Scaled| {
-        let off = a + b * -1.0;
-        let bound = size * tolerance;
-        off.value == 0.0 || (Scaled::new(off.value.abs(), off.exponent) + bound * -1.0).value <= 0.0
-    };
-    assert!(near(found.sum, expected.sum, magnitudes), "sum {:?}, not {:?}", found.sum, expected.sum);
-    assert!(
-        near(found.sum_squares, expected.sum_squares, expected.sum_squares),
-        "sum of squares {:?}, not {:?}",
-        found.sum_squares,
-        expected.sum_squares
-    );
-    let rounded = Stats { sum: expected.sum, sum_squares: expected.sum_squares, ..found.clone() };
-    assert_eq!(&rounded, expected);
+fn assert_agree(dtype: Dtype, found: &Stats, expected: &Stats) {
+    assert_eq!(disagreement(dtype, found, expected), None);
 }
 
 #[track_caller]
@@ -42,7 +23,7 @@ fn check(view: &TensorView<'_>) {
     let expected = unsafe { naive::scan(view) };
     // SAFETY: as above.
     let found: Vec<Stats> = kernels().into_iter().map(|kernel| unsafe { scan_with(kernel, view) }).collect();
-    assert_same(view.dtype, &found[0], &expected);
+    assert_agree(view.dtype, &found[0], &expected);
     assert!(found.iter().all(|stats| stats == &found[0]), "the kernels differ: {found:?}");
 }
 
@@ -61,7 +42,7 @@ fn check_difference(dtype: Dtype, new: &[u8], old: &[u8]) {
     let expected = naive::scan_difference(dtype, new, old);
     for kernel in kernels() {
         let found = dense::difference(kernel, dtype, new, old);
-        assert_same(dtype, &found, &expected);
+        assert_agree(dtype, &found, &expected);
         assert_eq!(found, dense::difference(Kernel::PORTABLE, dtype, new, old));
     }
 }
@@ -168,9 +149,9 @@ fn all_half_precision_patterns_one_by_one_as_half_reads_them() {
         for kernel in kernels() {
             let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
             let found = dense::scan(kernel, Dtype::F16, &bits.to_ne_bytes());
-            assert_same(Dtype::F16, &found, &naive::of(std::iter::once(half.to_f64())));
+            assert_agree(Dtype::F16, &found, &naive::of(std::iter::once(half.to_f64())));
             let found = dense::scan(kernel, Dtype::Bf16, &bits.to_ne_bytes());
-            assert_same(Dtype::Bf16, &found, &naive::of(std::iter::once(brain.to_f64())));
+            assert_agree(Dtype::Bf16, &found, &naive::of(std::iter::once(brain.to_f64())));
         }
     }
 }

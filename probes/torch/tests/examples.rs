@@ -28,13 +28,14 @@ struct Loop {
 const ONE_FILE: Loop = Loop { name: "", saves: "weights.safetensors", recordings: 1, unseen: &[] };
 const FOLDER: Loop = Loop { saves: "", ..ONE_FILE };
 
-const LOOPS: [Loop; 18] = [
+const LOOPS: [Loop; 19] = [
     Loop { name: "accumulation", ..ONE_FILE },
     Loop { name: "channels_last", ..ONE_FILE },
     Loop { name: "char_lstm", ..ONE_FILE },
     Loop { name: "checkpoint", ..ONE_FILE },
     Loop { name: "clipped", ..ONE_FILE },
     Loop { name: "gan", ..FOLDER },
+    Loop { name: "gan_one_store", ..ONE_FILE },
     Loop { name: "gpt", ..ONE_FILE },
     Loop { name: "gradient_penalty", ..ONE_FILE },
     Loop { name: "in_place", ..ONE_FILE },
@@ -237,5 +238,5 @@ macro_rules! examined {
 }
 
 examined! {
-    accumulation channels_last char_lstm checkpoint clipped gan gpt gradient_penalty in_place late_variables own_optimizer own_scaler resnet sparse_embedding torchscript transfer two_threads vae
+    accumulation channels_last char_lstm checkpoint clipped gan gan_one_store gpt gradient_penalty in_place late_variables own_optimizer own_scaler resnet sparse_embedding torchscript transfer two_threads vae
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use ampdoctor::observation::{Observation, Probe, Record, Site, Step};
 use ampdoctor::recording::read_run;
+use ampdoctor::scan::disagreement;
 use ampdoctor_torch::{Doctor, DoctorBuilder, sabotage};
 use tch::nn::{self, Module, OptimizerConfig};
 use tch::{Cuda, Device, Kind, Tensor};
@@ -175,7 +176,7 @@ fn compare(found: &Run, expected: &Run, exactly: bool) -> Vec<String> {
                 None => {
                     faults.push(format!("step {}: {} {} was not observed", a.index, site.probe.name(), site.label()))
                 }
-                Some(got) if exactly && !is_exact(got, wanted) => {
+                Some(got) if exactly && disagreement(site.dtype, &got.stats, &wanted.stats).is_some() => {
                     faults.push(format!(
                         "{} {}: {:?}\n  not {:?}",
                         site.probe.name(),
@@ -204,20 +205,6 @@ fn compare(found: &Run, expected: &Run, exactly: bool) -> Vec<String> {
         }
     }
     faults
-}
-
-fn is_exact(found: &Observation, expected: &Observation) -> bool {
-    let counts = |o: &Observation| {
-        let s = &o.stats;
-        (s.count, s.zeros, s.nan, s.pos_inf, s.neg_inf, s.min_abs.to_bits(), s.max_abs.to_bits())
-    };
-    let near = |a: Option<f64>, b: Option<f64>| match (a, b) {
-        (Some(a), Some(b)) => (a - b).abs() <= 1e-6 * b.abs(),
-        (a, b) => a == b,
-    };
-    counts(found) == counts(expected)
-        && found.stats.exponents == expected.stats.exponents
-        && near(found.stats.rms(), expected.stats.rms())
 }
 
 /// TF32 and another order of additions are allowed for.

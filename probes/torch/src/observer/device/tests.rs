@@ -1,6 +1,8 @@
 //! What a device's operators find is what the scan finds: tried on the CPU, where both can read a tensor.
 
-use ampdoctor::scan::{elements_like, fidelity, fidelity_in, scan, scan_difference, unlike_rounded, unmoved_energy};
+use ampdoctor::scan::{
+    disagreement, elements_like, fidelity, fidelity_in, scan, scan_difference, unlike_rounded, unmoved_energy,
+};
 use proptest::prelude::*;
 use tch::{Kind, Tensor};
 
@@ -8,26 +10,9 @@ use super::super::border::{dense_memory, tensor};
 use super::super::integers::{Inexact, repeated};
 use super::*;
 
-/// Equal but for the rounding of the sums. The scan adds halves up in `f32` first, 32 at a time, six roundings deep; the device adds
-/// everything up in `f64`, in an order of its own.
 #[track_caller]
-fn assert_alike(dtype: Dtype, found: &Stats, expected: &Stats) {
-    let halves = !matches!(dtype, Dtype::F64);
-    let tolerance = 2e-15 * (expected.count as f64 + 4.0) + if halves { 6.0 * 2f64.powi(-24) } else { 0.0 };
-    let magnitudes = (expected.sum_squares * expected.count as f64).sqrt();
-    let near = |a: Scaled, b: Scaled, size: Scaled| {
-        let off = a + b * -1.0;
-        off.value == 0.0 || (Scaled::new(off.value.abs(), off.exponent) + size * -tolerance).value <= 0.0
-    };
-    assert!(near(found.sum, expected.sum, magnitudes), "sum {:?}, not {:?}", found.sum, expected.sum);
-    assert!(
-        near(found.sum_squares, expected.sum_squares, expected.sum_squares),
-        "sum of squares {:?}, not {:?}",
-        found.sum_squares,
-        expected.sum_squares
-    );
-    let rounded = Stats { sum: expected.sum, sum_squares: expected.sum_squares, ..found.clone() };
-    assert_eq!(&rounded, expected);
+fn assert_agree(dtype: Dtype, found: &Stats, expected: &Stats) {
+    assert_eq!(disagreement(dtype, found, expected), None);
 }
 
 fn on_device(t: &Tensor) -> Stats {
@@ -46,9 +31,9 @@ fn by_scan(t: &Tensor) -> Stats {
 }
 
 #[track_caller]
-fn check_alike(t: &Tensor) {
+fn check_agree(t: &Tensor) {
     let dtype = tensor::describe(t).unwrap().dtype().unwrap();
-    assert_alike(dtype, &on_device(t), &by_scan(t));
+    assert_agree(dtype, &on_device(t), &by_scan(t));
 }
 
 /// A tensor of these bits.
@@ -93,13 +78,13 @@ proptest! {
 
     #[test]
     fn a_device_finds_what_the_scan_finds_in_any_bits((dtype, bits) in elements(0..300)) {
-        check_alike(&from_bits(dtype, &bits));
+        check_agree(&from_bits(dtype, &bits));
     }
 
     #[test]
     fn however_a_tensor_lies_in_memory((dtype, bits) in elements(60..61), how in 0..6) {
         let t = from_bits(dtype, &bits).view([3, 4, 5]);
-        check_alike(&match how {
+        check_agree(&match how {
             0 => t.permute([2, 0, 1]),
             1 => t.slice(1, 0, 4, 2),
             2 => t.select(2, 1).unsqueeze(2).expand([3, 4, 7], false),
@@ -121,7 +106,7 @@ proptest! {
         reductions.fetch().unwrap();
         // SAFETY: live tensors in host memory.
         let expected = unsafe { scan_difference(&now_at.view().unwrap(), dense_memory(&before_at.view().unwrap()).unwrap()) };
-        assert_alike(dtype, &reductions.stats(&waiting).unwrap(), &expected);
+        assert_agree(dtype, &reductions.stats(&waiting).unwrap(), &expected);
     }
 
     #[test]
@@ -180,8 +165,8 @@ fn assert_same_fidelity(found: &Fidelity, expected: &Fidelity) {
 #[test]
 fn every_pattern_of_the_16_bit_formats() {
     let all: Vec<u64> = (0..=u64::from(u16::MAX)).collect();
-    check_alike(&from_bits(Dtype::F16, &all));
-    check_alike(&from_bits(Dtype::Bf16, &all));
+    check_agree(&from_bits(Dtype::F16, &all));
+    check_agree(&from_bits(Dtype::Bf16, &all));
 }
 
 #[test]
@@ -210,7 +195,7 @@ fn a_tensor_of_several_rows_is_one_tensor() {
     tch::manual_seed(1);
     let t = Tensor::randn([n], (Kind::Float, tch::Device::Cpu));
     let _ = t.narrow(0, n - 1, 1).fill_(f64::NAN);
-    check_alike(&t);
+    check_agree(&t);
     let found = on_device(&t);
     assert_eq!((found.count, found.nan), (n as u64, 1));
 }
@@ -220,7 +205,7 @@ fn squares_outside_f64_are_summed_on_a_device() {
     for t in
         [Tensor::from_slice(&[1e308f64; 9]), Tensor::from_slice(&[f64::from_bits(3); 4]), Tensor::from_slice(&[0f64])]
     {
-        check_alike(&t);
+        check_agree(&t);
     }
     assert_eq!(on_device(&Tensor::from_slice(&[1e308f64; 9])).rms(), Some(1e308));
 }

@@ -4,34 +4,10 @@ use std::collections::BTreeMap;
 
 use super::SiteSummary;
 use super::descent::Descent;
-use crate::observation::{INPUT, Probe, ScalerEvent, Site, SiteId, Step, Tier};
-use crate::scan::{Dtype, Stats};
+use super::masks::{Masks, is_data, is_mask_constant};
+use crate::numerics::Format;
+use crate::observation::{Probe, ScalerEvent, Site, SiteId, Step, Tier};
 
-/// Operators by which a mask of 0 and -1e9, or of 0 and 1, becomes one of 0 and -inf in a format that ends before.
-const SCALING_OPERATORS: [&str; 7] = ["to", "_to_copy", "copy_", "mul", "mul_", "sub", "rsub"];
-
-/// Operators that write infinities on purpose: masks, and constants to build them from.
-const MASK_OPERATORS: [&str; 14] = [
-    "masked_fill",
-    "masked_fill_",
-    "where",
-    "full",
-    "full_like",
-    "fill",
-    "fill_",
-    "triu",
-    "tril",
-    "new_full",
-    "masked_scatter",
-    "constant_pad_nd",
-    "scatter",
-    "scatter_",
-];
-/// Operators that add a mask to scores. Their sum of finite numbers is infinite only where one of them is above half of the format's largest: where
-/// no such number was seen, -inf came from a mask, which is a constant and so not observed itself.
-const ADDING_OPERATORS: [&str; 4] = ["add", "add_", "sub", "sub_"];
-/// The smallest finite number of FP16, as masks use it.
-const FP16_LOWEST: f64 = 65504.0;
 /// Octaves between a gradient and FP16's end at which no plausible fluctuation takes it over.
 const SAFE_OCTAVES: f64 = 8.0;
 
@@ -65,7 +41,7 @@ pub struct NonFiniteStep {
     pub backward: Option<Origin>,
     /// The first parameter that holds a non-finite value, and whether it did not before.
     pub parameter: Option<(SiteId, bool)>,
-    /// Buffers that hold a non-finite value.
+    /// Buffers that hold a non-finite value, masks apart.
     pub buffers: Vec<SiteId>,
     /// A forward value was non-finite although nothing observed in this step made it so: it came in from outside.
     pub brought_in: Option<SiteId>,
@@ -285,18 +261,20 @@ fn headroom(origin: Origin, sites: &[SiteSummary]) -> Option<f64> {
     recent
         .iter()
         .filter(|s| s.stats.non_finite() == 0 && s.stats.max_abs > 0.0)
-        .map(|s| (FP16_LOWEST / (s.stats.max_abs / s.loss_scale.unwrap_or(1.0) * scale)).log2())
+        .map(|s| (Format::F16.max / (s.stats.max_abs / s.loss_scale.unwrap_or(1.0) * scale)).log2())
         .min_by(f64::total_cmp)
 }
 
 fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
     let mut found = NonFiniteStep::default();
-    let mut before = Before::default();
+    let mut masks = Masks::default();
     for (place, observation) in step.observations.iter().enumerate() {
         let Some(summary) = sites.get(observation.site.0 as usize) else { continue };
         let stats = &observation.stats;
         if stats.non_finite() == 0 {
-            before.see(summary, stats);
+            if summary.site.probe == Probe::Activation {
+                masks.see(&summary.site, stats);
+            }
             continue;
         }
         let origin = Origin {
@@ -311,14 +289,11 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
         };
         match summary.site.probe {
             Probe::Activation => {
-                let only_below = stats.nan == 0 && stats.pos_inf == 0;
-                let by_mask = only_below
-                    && (found.masked && observation.inherited
-                        || is_mask_operator(&summary.site.operator)
-                        || is_operator(&summary.site.operator, &SCALING_OPERATORS) && is_mask(stats)
-                        || is_operator(&summary.site.operator, &ADDING_OPERATORS)
-                            && before.cannot_sum_to_infinity(summary));
-                before.see(summary, stats);
+                let by_mask = masks.wrote(observation, &summary.site, found.masked, step, sites);
+                masks.see(&summary.site, stats);
+                if by_mask {
+                    found.by_mask.push(place);
+                }
                 if is_data(&summary.site) {
                     found.data.get_or_insert(origin);
                 } else {
@@ -327,9 +302,6 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                         (false, true) => Handed::ByTensor,
                         (false, false) => Handed::Nothing,
                     };
-                    if by_mask {
-                        found.by_mask.push(place);
-                    }
                     found.see_activation(origin, handed, by_mask);
                 }
             }
@@ -340,8 +312,13 @@ fn find(step: &Step, sites: &[SiteSummary]) -> NonFiniteStep {
                 let before = summary.latest().is_some_and(|s| s.stats.non_finite() > 0);
                 found.parameter = Some((observation.site, !before));
             }
-            Probe::Buffer => found.buffers.push(observation.site),
-            Probe::ParamGrad | Probe::Param | Probe::Update | Probe::OptimizerState | Probe::Average => {}
+            Probe::Buffer if !is_mask_constant(summary.site.dtype, stats) => found.buffers.push(observation.site),
+            Probe::ParamGrad
+            | Probe::Param
+            | Probe::Buffer
+            | Probe::Update
+            | Probe::OptimizerState
+            | Probe::Average => {}
         }
     }
     if found.backward.is_none() {
@@ -356,33 +333,6 @@ enum Handed {
     Nothing,
     ByTensor,
     ByParameter,
-}
-
-/// The activations of a step up to a certain one.
-#[derive(Default)]
-struct Before {
-    fp16_floor: bool,
-    above_half_of_fp16: bool,
-    above_half_of_fp32: bool,
-}
-
-impl Before {
-    fn see(&mut self, summary: &SiteSummary, stats: &Stats) {
-        if summary.site.probe != Probe::Activation {
-            return;
-        }
-        self.fp16_floor |= stats.max_abs == FP16_LOWEST;
-        self.above_half_of_fp16 |= stats.max_abs >= FP16_LOWEST / 2.0;
-        self.above_half_of_fp32 |= stats.max_abs >= f64::from(f32::MAX) / 4.0;
-    }
-
-    /// Whether a sum in this site's format cannot be infinite unless a mask made it so.
-    fn cannot_sum_to_infinity(&self, summary: &SiteSummary) -> bool {
-        match summary.site.dtype {
-            Dtype::F16 => !self.above_half_of_fp16 || self.fp16_floor,
-            _ => !self.above_half_of_fp32,
-        }
-    }
 }
 
 impl NonFiniteStep {
@@ -441,23 +391,4 @@ fn first_parameter_gradient(step: &Step, sites: &[SiteSummary]) -> Option<Origin
 fn has_ruined_parameter(site: &Site, sites: &[SiteSummary]) -> bool {
     let of_layer = sites.iter().filter(|s| s.site.probe == Probe::Param && s.site.layer == site.layer);
     of_layer.filter_map(SiteSummary::latest).any(|sample| sample.stats.non_finite() > 0)
-}
-
-/// A tensor that no observed operator made.
-fn is_data(site: &Site) -> bool {
-    site.layer == INPUT && site.operator == "data"
-}
-
-/// Whether a tensor looks like a mask that is added to scores: nothing but 0 and -inf, and some of each. So does the logarithm of what has saturated.
-fn is_mask(stats: &Stats) -> bool {
-    stats.neg_inf > 0 && stats.zeros > 0 && stats.neg_inf + stats.zeros == stats.count
-}
-
-/// Whether an operator, as a site names it (`where`, `where#2`), writes masks or the constants they are built from.
-pub fn is_mask_operator(operator: &str) -> bool {
-    is_operator(operator, &MASK_OPERATORS)
-}
-
-fn is_operator(operator: &str, names: &[&str]) -> bool {
-    names.contains(&operator.split('#').next().unwrap_or(operator))
 }

@@ -338,9 +338,15 @@ impl StepBuilder<'_> {
         self.argument(decay).rounding(rounding)
     }
 
-    /// Says that the activation added last was computed from these, each the label of the latest activation or parameter added under it;
+    /// Says that the activation added last was computed from these, each the label of the latest activation, parameter or buffer added under it;
     /// one that there is not is an input that was not observed.
     pub fn from(&mut self, labels: &[&str]) -> &mut Self {
+        // What an operator takes is named as a parameter, where it is a buffer too.
+        let is_buffer = |s: &&Site| s.probe == Probe::Buffer && labels.contains(&s.label().as_str());
+        let buffers: Vec<Site> = self.sites.iter().filter(is_buffer).cloned().collect();
+        for buffer in buffers {
+            self.intern(Site { probe: Probe::Param, ..buffer });
+        }
         let is_input = |site: &Site| matches!(site.probe, Probe::Activation | Probe::Param);
         let find = |label: &&str| {
             let latest = self.step.observations.iter().rev().map(|o| o.site).collect::<Vec<_>>();

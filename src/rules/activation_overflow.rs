@@ -20,7 +20,8 @@
 //! ## When it stays silent
 //!
 //! * On infinities that a mask put there by design: -inf written by `masked_fill`, `where`, `full` and the like, -inf as the sum of two masks of
-//!   -65504, a mask of 0 and -1e9 that was cast to FP16 or made there by a product, and -inf passed on from those. NaN made of them is a fault: rule `masked-row` or `non-finite-origin`.
+//!   -65504, a mask of 0 and -1e9 that was cast to FP16 or made there by a product, a constant or a buffer of 0 and -inf, and -inf
+//!   passed on from those. NaN made of them is a fault: rule `masked-row` or `non-finite-origin`.
 //! * On a logarithm of zero or a division by zero: no format has room for those, and rule `non-finite-origin` says which epsilon is missing.
 //! * On FP32 and BF16, where an infinity is no matter of range: `non-finite-origin` again.
 //! * On operators that autocast keeps in FP32 (sums, norms, exponentials, powers): rule `unsafe-operator` names those.
@@ -106,7 +107,7 @@ mod tests {
     use crate::observation::scenario::{Scenario, normal};
     use crate::rules::Finding;
     use crate::rules::silence::{diagnose, found};
-    use crate::scan::Dtype::F16;
+    use crate::scan::Dtype::{self, F16};
 
     const INF: f64 = f64::INFINITY;
 
@@ -192,6 +193,40 @@ mod tests {
             s.activation("attn", "softmax", F16, &[1.0, 0.0]).gradient("attn", "softmax", F16, &normal(64, 1.0, i));
         });
         assert!(found(&diagnose(&run)).is_empty(), "{:#?}", diagnose(&run).findings());
+    }
+
+    #[test]
+    fn a_mask_that_is_handed_to_the_model_is_by_design_whatever_the_scores_and_the_operator_are() {
+        // Two planes of the lowest number, in a format that is not FP16; and scores above half of FP16's largest.
+        for (dtype, mask, operator) in [
+            (F16, [0.0, -INF], "add"),
+            (F16, [0.0, -INF], "baddbmm"),
+            (Dtype::F32, [0.0, -INF], "baddbmm"),
+            (Dtype::F32, [0.0, f64::from(f32::MIN)], "add"),
+            (Dtype::Bf16, [0.0, -3.3895313892515355e38], "add"),
+        ] {
+            let mut run = Scenario::new();
+            run.steps(3, |s, i| {
+                s.loss(1.0).activation("attn", "matmul", dtype, &[40000.0, 1.0]);
+                s.activation("input", "data", dtype, &[mask[0], mask[1], -INF]);
+                s.activation("attn", operator, dtype, &[40000.0, -INF]).inherited();
+                s.activation("attn", "softmax", dtype, &[1.0, 0.0]);
+                s.gradient("attn", "softmax", dtype, &normal(64, 1.0, i));
+            });
+            let d = diagnose(&run);
+            let blamed: Vec<_> = found(&d).into_iter().filter(|code| *code != "AMP101").collect();
+            assert!(blamed.is_empty(), "{dtype:?} {operator}: {blamed:?}");
+        }
+    }
+
+    #[test]
+    fn an_overflow_beside_a_mask_that_is_handed_to_the_model_is_found() {
+        let mut run = Scenario::new();
+        run.step(|s| {
+            s.loss(1.0).activation("input", "data", F16, &[0.0, -INF]);
+            s.activation("a", "linear", F16, &[-40000.0, 1.0]).activation("a", "add", F16, &[-INF, 1.0]);
+        });
+        assert!(found(&diagnose(&run)).contains(&"AMP102"));
     }
 
     #[test]

@@ -29,7 +29,8 @@
 //!
 //! ## When it stays silent
 //!
-//! While forward itself is not finite: other rules tell the origin, and this one speaks once that is over. Where the parameters are ruined as well.
+//! While forward itself is not finite: other rules tell the origin, and this one speaks once that is over. Where the parameters are ruined as well. On a buffer that
+//! is a mask: 0 and -inf, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -196,6 +197,27 @@ mod tests {
         assert_eq!((f.layer.as_str(), f.onset_step), ("bn1", 2));
         assert!(f.explanation.starts_with("4 buffers of 2 layers (`bn1.running_mean`, "), "{}", f.explanation);
         assert!(f.evidence.contains(&crate::rules::text::counted("infinite_elements", 32)), "{:?}", f.evidence);
+    }
+
+    #[test]
+    fn a_mask_that_is_kept_in_a_buffer_is_by_design_whatever_the_scores_are() {
+        for buffer in [[0.0, -INF, 0.0, -INF], [0.0, -INF, 0.0, f64::from(f32::MIN)], [0.5, -INF, 0.0, -INF]] {
+            let is_mask = buffer[0] == 0.0;
+            let mut run = Scenario::new();
+            // It does not change, and is recorded once.
+            run.steps(4, |s, i| {
+                if i == 0 {
+                    s.buffer("attn", "mask", &buffer);
+                }
+                s.loss(1.0).activation("attn", "matmul", F16, &[60000.0, 1.0]);
+                s.activation("attn", "baddbmm", F16, &[60000.0, -INF]).from(&["attn.mask", "attn/matmul"]);
+                s.activation("attn", "softmax", F16, &[1.0, 0.0]).from(&["attn/baddbmm"]);
+                s.gradient("attn", "softmax", F16, &normal(64, 1.0, i));
+            });
+            let d = diagnose(&run);
+            let blamed = ["AMP102", "AMP501", "AMP502", "AMP504"].iter().filter_map(|code| first(&d, code)).next();
+            assert_eq!(blamed.is_none(), is_mask, "{buffer:?}: {:#?}", d.findings());
+        }
     }
 
     #[test]

@@ -352,6 +352,40 @@ fn a_causal_mask_does_not_make_every_step_a_full_one() {
     assert_eq!(full, [0, 5]);
 }
 
+/// Scores of a layer, each far above half of FP16's largest, to which a mask of 0 and -inf is added.
+fn masked_scores(vs: &nn::VarStore, mask: &Tensor, steps: usize) -> Run {
+    let fc = nn::linear(vs.root() / "attn" / "fc", 8, 8, Default::default());
+    observe_with(Doctor::builder().every(5), vs, |doctor| {
+        for _ in 0..steps {
+            let scores = fc.forward(&batch().0.narrow(0, 0, 8)) + 40000.0;
+            let masked = scores.to_kind(Kind::Half) + mask;
+            let loss = masked.softmax(-1, Kind::Float).square().mean(Kind::Float);
+            loss.backward();
+            doctor.step(&loss);
+        }
+    })
+}
+
+#[test]
+fn a_mask_that_is_a_constant_or_a_buffer_is_no_fault_whatever_the_scores_are() {
+    let mask = Tensor::full([8, 8], f64::NEG_INFINITY, (Kind::Half, Device::Cpu)).triu(1);
+    for is_buffer in [false, true] {
+        let vs = store(16);
+        if is_buffer {
+            let _ = vs.root().sub("attn").add("mask", mask.shallow_clone(), false);
+        }
+        let run = masked_scores(&vs, &mask, 10);
+        let at = if is_buffer { Probe::Buffer } else { Probe::Activation };
+        let seen = run.at(0, |s| s.probe == at && (is_buffer || s.operator == "data"));
+        assert!(seen.iter().any(|o| o.stats.neg_inf == 28), "the mask itself is observed");
+        let full: Vec<u64> = run.steps.iter().filter(|s| s.tier == Tier::Full).map(|s| s.index).collect();
+        assert_eq!(full, [0, 5]);
+        let blamed: Vec<_> =
+            run.codes.iter().filter(|c| ["AMP102", "AMP501", "AMP502", "AMP504"].contains(c)).collect();
+        assert!(blamed.is_empty(), "{blamed:?}");
+    }
+}
+
 #[test]
 fn a_loop_that_never_calls_step_fills_no_memory_and_is_told() {
     let vs = store(17);

@@ -319,10 +319,10 @@ impl Trace {
         poisons.then_some(activation.layer)
     }
 
-    /// Whether a tensor was not finite. The -inf in an activation alone is no sign of a fault: causal masks put it there.
+    /// Whether a tensor was not finite. The -inf in an activation or a buffer alone is no sign of a fault: causal masks put it there, and lie there.
     pub(super) fn has_fault(&self) -> bool {
         self.entries.iter().filter(|e| !e.dropped).any(|e| match e.probe {
-            Probe::Activation => e.stats.nan + e.stats.pos_inf > 0,
+            Probe::Activation | Probe::Buffer => e.stats.nan + e.stats.pos_inf > 0,
             _ => e.stats.non_finite() > 0,
         })
     }

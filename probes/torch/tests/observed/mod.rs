@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ampdoctor::observation::{Note, Observation, Probe, Record, RunInfo, Shadow, Site, Step};
 use ampdoctor::recording::read_run;
+use ampdoctor::rules::Diagnosis;
 use ampdoctor_torch::{Doctor, DoctorBuilder};
 use tch::nn::{self, VarStore};
 use tch::{Device, Kind, Tensor};
@@ -18,13 +19,18 @@ pub struct Run {
     pub shadows: Vec<Shadow>,
     pub notes: Vec<Note>,
     pub ended: bool,
+    /// Codes of what was found, in the order of the report.
+    pub codes: Vec<&'static str>,
 }
 
 impl Run {
     pub fn read(path: &Path) -> Self {
         let mut run = Self::default();
+        let mut diagnosis = Diagnosis::new();
         for record in read_run(path).expect("the recording opens") {
-            match record.expect("the recording is whole") {
+            let record = record.expect("the recording is whole");
+            diagnosis.apply(record.clone());
+            match record {
                 Record::Run(info) => run.info = Some(info),
                 Record::Site(_, site) => run.sites.push(site),
                 Record::Step(step) => run.steps.push(step),
@@ -34,6 +40,7 @@ impl Run {
                 Record::End(_) => run.ended = true,
             }
         }
+        run.codes = diagnosis.findings().iter().map(|finding| finding.code).collect();
         run
     }
 

@@ -8,11 +8,21 @@ use crate::observer;
 pub trait Loss {
     /// Its value; `None` where there is none, or the tensor has not exactly one floating-point element.
     fn value(&self) -> Option<f64>;
+
+    /// The tensor that it is read from, where it is one: a doctor may read it later.
+    #[doc(hidden)]
+    fn tensor(&self) -> Option<&Tensor> {
+        None
+    }
 }
 
 impl Loss for &Tensor {
     fn value(&self) -> Option<f64> {
         observer::single_value(self)
+    }
+
+    fn tensor(&self) -> Option<&Tensor> {
+        Some(self)
     }
 }
 
@@ -37,5 +47,9 @@ impl Loss for () {
 impl<L: Loss> Loss for Option<L> {
     fn value(&self) -> Option<f64> {
         self.as_ref().and_then(Loss::value)
+    }
+
+    fn tensor(&self) -> Option<&Tensor> {
+        self.as_ref().and_then(Loss::tensor)
     }
 }

@@ -5,8 +5,8 @@ mod observed;
 
 use std::sync::{Mutex, PoisonError};
 
-use ampdoctor::observation::{Note, Observation, Probe, Rounding, ScalerEvent};
-use ampdoctor::scan::{Dtype, Fidelity, disagreement};
+use ampdoctor::observation::{Note, Observation, Probe, Rounding, ScalerEvent, Tier};
+use ampdoctor::scan::{Fidelity, disagreement};
 use ampdoctor_torch::{Doctor, GradScaler, MasterWeights, autocast, sabotage};
 use observed::{Run, mlp, observe_with, store};
 use tch::nn::{self, Module, ModuleT, Optimizer, OptimizerConfig, RNN, VarStore};
@@ -413,6 +413,59 @@ fn a_scaler_of_somebody_else_in_light_steps_too() {
         assert_eq!(run.steps.iter().map(|s| s.skipped()).filter(|&skipped| skipped).count(), 1);
         assert!(run.steps[1].scaler.iter().any(|e| matches!(e, ScalerEvent::Updated { from: 1024.0, to: 2048.0, .. })));
     }
+}
+
+#[test]
+fn losses_of_steps_that_are_not_scanned_are_read_later_and_recorded_in_order() {
+    // Read with the next scanned step, with others when 16 have come together, and at the end.
+    for every in [3, 5, 40] {
+        let run = both_ways_every(
+            |vs, steps| {
+                let net = mlp(vs);
+                let mut opt = nn::Sgd::default().build(vs, 0.1).unwrap();
+                steps(vs, &mut |doctor| {
+                    for step in 0..43 {
+                        let (x, y) = batch();
+                        let mut loss = net.forward(&x).cross_entropy_for_logits(&y);
+                        opt.backward_step(&loss);
+                        match step {
+                            7 => doctor.step(()),
+                            8 => doctor.step(0.5),
+                            _ => doctor.step(&loss),
+                        }
+                        // A loop may use its memory for something else.
+                        let _ = tch::no_grad(|| loss.fill_(f64::NAN));
+                    }
+                });
+            },
+            every,
+        );
+        let indices: Vec<u64> = run.steps.iter().map(|step| step.index).collect();
+        assert_eq!(indices, (0..43).collect::<Vec<_>>(), "every {every}");
+        let without: Vec<u64> = run.steps.iter().filter(|s| s.loss.is_none()).map(|s| s.index).collect();
+        assert_eq!((without, run.steps[8].loss), (vec![7], Some(0.5)), "every {every}");
+        assert!(run.steps.iter().filter_map(|s| s.loss).all(f64::is_finite), "every {every}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_read_later_and_is_not_finite_is_followed_by_scanned_steps() {
+    let training: Loop = |vs, steps| {
+        let net = mlp(vs);
+        steps(vs, &mut |doctor| {
+            for step in 0..40 {
+                let (x, y) = batch();
+                let loss = net.forward(&x).cross_entropy_for_logits(&y);
+                loss.backward();
+                doctor.step(&(loss * if step == 6 { f64::NAN } else { 1.0 }));
+            }
+        });
+    };
+    let (run, _) = record(training, true, 100);
+    assert!(run.steps[6].loss.is_some_and(f64::is_nan));
+    let full: Vec<u64> = run.steps.iter().filter(|s| s.tier == Tier::Full).map(|s| s.index).collect();
+    // Steps 1 to 16 are read together, at the end of the last of them.
+    assert_eq!(full, [0, 18, 19, 20]);
 }
 
 #[test]

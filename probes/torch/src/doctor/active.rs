@@ -9,7 +9,9 @@ use ampdoctor::recording::Recorder;
 
 use tch::Tensor;
 
+use super::losses::{Losses, StepLoss};
 use crate::events::{self, Listener, Signal};
+use crate::loss::Loss;
 use crate::observer::{Attachment, Observer, StepTrace, Watching};
 use crate::report::RunReport;
 use crate::sampling::{Sampler, StepFacts};
@@ -34,8 +36,12 @@ pub(super) struct Active {
     said: Vec<String>,
     contended: u64,
     detached: bool,
-    /// Whether the observer is at work in this step.
-    watching: bool,
+    /// How this step is watched.
+    watching: Watching,
+    /// Steps that wait for their losses.
+    losses: Losses,
+    /// A loss that was read late was not finite.
+    alarmed: bool,
     /// Time that shadows took in this step.
     shadow_ns: u64,
 }
@@ -54,8 +60,8 @@ impl Active {
         for masters in events::living_masters() {
             attachment.hear(&Signal::Masters(masters));
         }
-        let watching = sampler.first();
-        observer.enable(watching);
+        let full = sampler.first();
+        observer.enable(full);
         let now = Instant::now();
         Self {
             attachment,
@@ -71,7 +77,9 @@ impl Active {
             said: Vec::new(),
             contended: 0,
             detached: false,
-            watching,
+            watching: Watching { full, watched: full },
+            losses: Losses::default(),
+            alarmed: false,
             shadow_ns: 0,
         }
     }
@@ -99,12 +107,17 @@ impl Active {
     }
 
     /// Ends the step and begins the next.
-    pub(super) fn step(&mut self, loss: Option<f64>) {
-        let entered = Instant::now();
+    pub(super) fn step(&mut self, loss: &dyn Loss) {
         self.observer.enable(false);
         if self.detached {
             return;
         }
+        // What a device still has to do is the training's work: it is waited for before the clock is read.
+        let loss = StepLoss::of(loss, self.watching.full);
+        if let StepLoss::Known(_) = loss {
+            self.settle();
+        }
+        let entered = Instant::now();
         if self.attachment.failure().is_some() {
             return self.detach();
         }
@@ -112,12 +125,13 @@ impl Active {
         let lightly = !matches!(self.sampling, Sampling::Off);
         let work = entered.duration_since(self.step_began).saturating_sub(Duration::from_nanos(self.shadow_ns));
         let shim_ns = self.observer.take_ns();
+        let alarmed = std::mem::take(&mut self.alarmed) || loss.known().is_some_and(|l| !l.is_finite());
         let Self { attachment, recorder, sampler, .. } = self;
         let mut watching = Watching { full: false, watched: false };
         let taken = attachment.take_step(
             |site| recorder.intern(site),
             |taken| {
-                let alarming = taken.is_alarming() || loss.is_some_and(|l| !l.is_finite());
+                let alarming = taken.is_alarming() || alarmed;
                 let callbacks = shim_ns + taken.scaler_ns;
                 let full = sampler.next(StepFacts {
                     index,
@@ -138,8 +152,8 @@ impl Active {
         self.index += 1;
         self.observer.end_step();
         self.follow_thread();
-        self.watching = watching.watched;
-        self.observer.enable(self.watching);
+        self.watching = watching;
+        self.observer.enable(watching.watched);
         self.shadow_ns = 0;
         self.step_began = Instant::now();
     }
@@ -157,7 +171,7 @@ impl Active {
         };
         let time_ns = began.elapsed().as_nanos() as u64;
         let went_well = self.record_shadow(outcome, time_ns);
-        self.observer.enable(self.watching);
+        self.observer.enable(self.watching.watched);
         self.shadow_ns += began.elapsed().as_nanos() as u64;
         went_well
     }
@@ -183,11 +197,13 @@ impl Active {
             }
         };
         let went_well = shadow.failure.is_none();
+        self.settle();
         self.recorder.shadow(shadow) && went_well
     }
 
-    fn record(&mut self, taken: StepTrace, loss: Option<f64>, entered: Instant, shim_ns: u64) {
+    fn record(&mut self, taken: StepTrace, loss: StepLoss, entered: Instant, shim_ns: u64) {
         if let Some(config) = taken.scaler_config {
+            self.settle();
             self.recorder.scaler(config);
         }
         for spot in taken.blind_spots {
@@ -212,21 +228,46 @@ impl Active {
             dropped_steps: self.recorder.dropped_steps(),
             unscanned: taken.unscanned,
         };
-        let accepted = self.recorder.step(Step {
+        let step = Step {
             index: self.index,
             time_ns: self.began.elapsed().as_nanos() as u64,
             tier,
             observations: taken.observations,
-            loss,
+            loss: loss.known(),
             loss_scale: taken.loss_scale,
             scaler: taken.scaler,
             recipe: taken.recipe,
             lr: self.lr,
             metrics: std::mem::take(&mut self.metrics),
             cost,
-        });
-        if !accepted {
+        };
+        match loss {
+            StepLoss::Known(_) => self.write(step),
+            StepLoss::Later(kept) => {
+                let now = Instant::now();
+                self.losses.hold(step, kept, now);
+                if self.losses.are_due(now) {
+                    self.settle();
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, step: Step) {
+        if !self.recorder.step(step) {
             self.say_if_recording_failed();
+        }
+    }
+
+    /// Records the steps that wait for their losses: before anything else that comes after them.
+    fn settle(&mut self) {
+        let (steps, failure) = self.losses.read();
+        for step in steps {
+            self.alarmed |= step.loss.is_some_and(|loss| !loss.is_finite());
+            self.write(step);
+        }
+        if let Some(error) = failure {
+            self.note_once(NoteKind::BlindSpot, &format!("losses that lay on a device could not be read: {error}"));
         }
     }
 
@@ -270,6 +311,7 @@ impl Active {
     }
 
     fn note(&mut self, kind: NoteKind, text: String) {
+        self.settle();
         self.recorder.note(Note { step: self.index, kind, text });
     }
 
@@ -294,7 +336,7 @@ impl Active {
         let Self { attachment, recorder, .. } = self;
         let nothing = Watching { full: false, watched: false };
         let Some(taken) = attachment.take_step(|site| recorder.intern(site), |_| nothing) else { return };
-        self.record(taken, None, entered, shim_ns);
+        self.record(taken, StepLoss::Known(None), entered, shim_ns);
         self.index += 1;
     }
 
@@ -304,6 +346,7 @@ impl Active {
         if self.attachment.failure().is_some() {
             self.detach();
         }
+        self.settle();
         self.record_unfinished_step();
         let reason = if self.detached { EndReason::Detached } else { reason };
         let Self { recorder, observer, index, .. } = self;

@@ -2,6 +2,7 @@
 
 mod active;
 mod builder;
+mod losses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -48,10 +49,11 @@ impl Doctor {
     /// Ends a step: everything observed since the last call belongs to it. Call it once an optimizer step, after the optimizer, with
     /// the loss as the loop has it (not the scaled one). Micro-batches of an accumulation belong to one step.
     ///
-    /// The loss may be a tensor of one element, a number, or `()` where there is none.
+    /// The loss may be a tensor of one element, a number, or `()` where there is none. A tensor on a device is read at once in a step that is scanned, which waits for
+    /// the device anyway; else a copy of it stays there, and is read with others (at most 16 steps or a second later).
     pub fn step(&mut self, loss: impl Loss) {
         let Some(active) = &mut self.active else { return };
-        let outcome = catch_unwind(AssertUnwindSafe(|| active.step(loss.value())));
+        let outcome = catch_unwind(AssertUnwindSafe(|| active.step(&loss)));
         if outcome.is_err() {
             active.give_up("a panic while a step was recorded");
         }

@@ -14,6 +14,7 @@ mod foreign;
 mod forward;
 mod integers;
 mod intended;
+mod kept;
 mod later;
 mod layers;
 mod masters;
@@ -37,6 +38,7 @@ use tch::Tensor;
 pub(crate) use device::treat_host_as_device;
 
 pub(crate) use attachment::{Attachment, Callback, Planted, StepTrace, Watching, plant};
+pub(crate) use kept::{Kept, KeptReader};
 
 use border::RawObserver;
 

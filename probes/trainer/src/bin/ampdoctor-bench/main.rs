@@ -10,6 +10,7 @@ mod models;
 mod scan;
 mod step;
 mod table;
+mod ways;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ struct Options {
     /// Rounds in which every contestant runs once; the medians are taken over them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Measure only the shapes with this text in their name: transformer, conv, mlp, scan
+    /// Measure only the shapes with this text in their name: transformer, conv, mlp, scan; `ways`, which is measured only on demand, is other ways to use the doctor
     #[arg(long, default_value = "")]
     only: String,
     /// Write what was measured here as well, as a page of the documentation
@@ -68,6 +69,10 @@ fn run(options: &Options) -> Result<()> {
         part(LARGE, scan::LARGE_TITLES, scan::large(options.rounds)?)?;
         part(SMALL, scan::SMALL_TITLES, scan::small(options.rounds)?)?;
     }
+    if options.only == "ways" {
+        let conv = models::SHAPES.iter().find(|shape| shape.name == "conv").context("there is no convolution net")?;
+        part(WAYS, ways::TITLES, ways::measure(conv, options.rounds)?)?;
+    }
     let Some(path) = &options.page else { return Ok(()) };
     std::fs::write(path, page.trim_end().to_owned() + "\n")
         .with_context(|| format!("the page could not be written; is its folder there? {}", path.display()))
@@ -91,6 +96,11 @@ const SMALL: &str = "\
 ## The scan of 64 kB
 
 The complete scan against what ATen has of it: `aminmax`, `norm` and `isfinite().all()`, read on the host. In the cache, one thread.";
+
+const WAYS: &str = "\
+## Ways to use it
+
+The convolution net's step under the doctor against the same step alone, with what the row says done in both. Processor time of all threads; the median round.";
 
 fn introduction(options: &Options) -> String {
     let only = if options.only.is_empty() { String::new() } else { format!(" --only {}", options.only) };

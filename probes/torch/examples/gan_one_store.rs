@@ -31,7 +31,7 @@ fn below(vs: &nn::VarStore, path: &str) -> nn::VarStore {
     let mut variables: Vec<_> = vs.variables().into_iter().filter(|(name, _)| name.starts_with(path)).collect();
     variables.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, variable) in variables {
-        part.root().add(&name.replace('.', "_"), variable, true);
+        let _ = part.root().add(&name.replace('.', "_"), variable, true);
     }
     part
 }

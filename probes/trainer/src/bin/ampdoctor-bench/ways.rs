@@ -131,7 +131,7 @@ impl Bench {
     fn step(&mut self, way: Way, doctor: &mut Option<Doctor>) {
         let mut loss = (self.loss)();
         if way == Way::Untracked {
-            loss = loss + no_grad(|| (self.loss)()) * 0.1;
+            loss += no_grad(|| (self.loss)()) * 0.1;
         }
         self.optimizer.backward_step(&loss);
         if way == Way::Averages {

@@ -1,4 +1,4 @@
-//! The complete scan against a plain read of the same memory, one thread: `cargo bench --bench scan`.
+//! The complete scan and the summary against a plain read of the same memory, one thread: `cargo bench --bench scan`.
 //!
 //! Rounds are interleaved: in each, every contestant runs once over the same 64 MB buffer, so that a machine that slows down slows
 //! all of them. The buffer is timed in slices of 1 MB, and the fastest time of each slice is added up: other work on the machine
@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use ampdoctor::scan::{Dtype, Kernel, TensorView, scan_difference, scan_with};
+use ampdoctor::scan::{Dtype, Kernel, TensorView, scan_difference, scan_with, summary_with};
 use half::{bf16, f16};
 
 const BYTES: usize = 64 << 20;
@@ -96,19 +96,24 @@ type Run = Box<dyn Fn(&[u8], &[u8])>;
 fn large(dtype: Dtype, data: Data) {
     let new = data.fill(dtype);
     let old: Vec<u8> = new.iter().copied().cycle().skip(dtype.size()).take(BYTES).collect();
-    let mut contestants: Vec<(&str, usize, Run)> = vec![("plain read", 1, Box::new(|new, _| read(new)))];
+    let mut contestants: Vec<(String, usize, Run)> = vec![("plain read".into(), 1, Box::new(|new, _| read(new)))];
     for kernel in Kernel::avx2().into_iter().chain([Kernel::PORTABLE]) {
         let run = move |view: &TensorView<'_>, _: &[u8]| {
             // SAFETY: the view covers a slice.
             black_box(unsafe { scan_with(kernel, view) });
         };
-        contestants.push((kernel.name(), 1, on_views(dtype, run)));
+        contestants.push((kernel.name().into(), 1, on_views(dtype, run)));
+        let run = move |view: &TensorView<'_>, _: &[u8]| {
+            // SAFETY: the view covers a slice.
+            black_box(unsafe { summary_with(kernel, view) });
+        };
+        contestants.push((format!("{} summary", kernel.name()), 1, on_views(dtype, run)));
     }
     let difference = |view: &TensorView<'_>, old: &[u8]| {
         // SAFETY: the view covers a slice.
         black_box(unsafe { scan_difference(view, old) });
     };
-    contestants.push(("difference", 2, on_views(dtype, difference)));
+    contestants.push(("difference".into(), 2, on_views(dtype, difference)));
     println!("\n{} {data:?}: 64 MB, {ROUNDS} interleaved rounds", dtype.name());
     report(&new, &old, &contestants);
 }
@@ -120,7 +125,7 @@ fn on_views(dtype: Dtype, run: impl Fn(&TensorView<'_>, &[u8]) + 'static) -> Run
     })
 }
 
-fn report(new: &[u8], old: &[u8], contestants: &[(&str, usize, Run)]) {
+fn report(new: &[u8], old: &[u8], contestants: &[(String, usize, Run)]) {
     let mut times = vec![vec![Vec::new(); BYTES / SLICE]; contestants.len()];
     for _ in 0..ROUNDS {
         for ((.., run), times) in contestants.iter().zip(&mut times) {
@@ -139,7 +144,7 @@ fn report(new: &[u8], old: &[u8], contestants: &[(&str, usize, Run)]) {
             plain = fastest;
         }
         println!(
-            "  {name:<11} fastest {:7.2} ms, median {:7.2} ms, {:5.1} GB/s, {:5.1} % of plain read",
+            "  {name:<16} fastest {:7.2} ms, median {:7.2} ms, {:5.1} GB/s, {:5.1} % of plain read",
             fastest.as_secs_f64() * 1e3,
             rounds[ROUNDS / 2].as_secs_f64() * 1e3,
             (buffers * BYTES) as f64 / fastest.as_secs_f64() / 1e9,
@@ -185,8 +190,11 @@ fn small() {
             let times = Kernel::avx2().into_iter().chain([Kernel::PORTABLE]).map(|kernel| {
                 // SAFETY: the view covers the beginning of `bytes`.
                 let scan = || (0..100).for_each(|_| drop(black_box(unsafe { scan_with(kernel, &view) })));
-                let fastest = (0..200).map(|_| timed(&scan)).min().unwrap_or_default();
-                format!("{} {:6.0}", kernel.name(), fastest.as_secs_f64() * 1e7)
+                // SAFETY: as above.
+                let summary = || (0..100).for_each(|_| _ = black_box(unsafe { summary_with(kernel, &view) }));
+                let [scan, summary] = [&scan as &dyn Fn(), &summary].map(|run| (0..200).map(|_| timed(run)).min());
+                let nanoseconds = |fastest: Option<Duration>| fastest.unwrap_or_default().as_secs_f64() * 1e7;
+                format!("{} {:6.0}, summary {:6.0}", kernel.name(), nanoseconds(scan), nanoseconds(summary))
             });
             println!("  {} {count:>5} elements: {}", dtype.name(), times.collect::<Vec<_>>().join("  "));
         }

@@ -6,7 +6,7 @@ use super::Stats;
 /// 128 vectors of bytes cannot overflow a counter of 8 bits.
 pub(super) const BLOCK: usize = 4096;
 
-/// Exponent of the smallest `f32` subnormal, the first of [`Block::exponents`].
+/// Exponent of the smallest `f32` subnormal, the first of [`Exponents`].
 pub(super) const FIRST: i32 = -149;
 
 /// Exponents of `f32`: 23 of subnormals, 254 of normal numbers.
@@ -50,9 +50,10 @@ pub(super) struct Block {
     /// Sums of the finite elements. They cannot overflow: the square of an `f32` is below 2^256.
     pub sum: f64,
     pub sum_squares: f64,
-    /// `exponents[i]` finite non-zero elements have exponent `FIRST + i`.
-    pub exponents: [u32; EXPONENTS],
 }
+
+/// The exponents of a block: `[i]` finite non-zero elements have exponent `FIRST + i`. A summary has none.
+pub(super) type Exponents = [u32; EXPONENTS];
 
 impl Block {
     /// Adds the block to the statistics of its tensor.
@@ -66,13 +67,24 @@ impl Block {
             stats.widen(f64::from(self.min), f64::from(self.max));
             stats.sum = stats.sum + self.sum.into();
             stats.sum_squares = stats.sum_squares + self.sum_squares.into();
-            let (low, high) = (index_of(self.min), index_of(self.max));
-            stats.exponents.add_counts(FIRST + low as i32, &self.exponents[low..=high]);
         }
+    }
+
+    /// Adds the block's exponents, all of them between those of its extremes, to the histogram of its tensor.
+    pub fn add_exponents_to(&self, exponents: &Exponents, stats: &mut Stats) {
+        if self.max > 0.0 {
+            let (low, high) = (index_of(self.min), index_of(self.max));
+            stats.exponents.add_counts(FIRST + low as i32, &exponents[low..=high]);
+        }
+    }
+
+    /// Elements that are NaN or infinite.
+    pub fn non_finite(&self) -> u32 {
+        self.nan + self.pos_inf + self.neg_inf
     }
 }
 
-/// Index in [`Block::exponents`] of a positive finite number.
+/// Index in [`Exponents`] of a positive finite number.
 fn index_of(x: f32) -> usize {
     let bits = x.to_bits();
     match bits >> 23 {

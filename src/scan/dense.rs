@@ -9,14 +9,31 @@ use super::{Dtype, Kernel, Stats};
 pub(super) struct Scanner {
     kernel: Kernel,
     dtype: Dtype,
+    histogram: bool,
     tables: Tables,
     stats: Stats,
     _control: DefaultFloatControl,
 }
 
 impl Scanner {
-    pub fn new(kernel: Kernel, dtype: Dtype) -> Self {
-        Self { kernel, dtype, tables: Tables::new(), stats: Stats::default(), _control: DefaultFloatControl::enter() }
+    /// For complete statistics.
+    pub fn complete(kernel: Kernel, dtype: Dtype) -> Self {
+        Self::new(kernel, dtype, true)
+    }
+
+    /// For statistics whose histogram stays empty.
+    pub fn summary(kernel: Kernel, dtype: Dtype) -> Self {
+        Self::new(kernel, dtype, false)
+    }
+
+    fn new(kernel: Kernel, dtype: Dtype, histogram: bool) -> Self {
+        let (tables, stats) = (Tables::new(), Stats::default());
+        Self { kernel, dtype, histogram, tables, stats, _control: DefaultFloatControl::enter() }
+    }
+
+    /// What the elements are taken to be.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
     }
 
     /// Bytes of the pieces that [`Scanner::feed`] works in; whatever is fed should be a multiple of it, or the last.
@@ -29,10 +46,11 @@ impl Scanner {
         let size = Self::block_bytes(self.dtype);
         for (at, new) in new.chunks(size).enumerate() {
             let old = old.map(|old| &old[at * size..at * size + new.len()]);
-            if self.dtype == Dtype::F64 {
-                self.kernel.wide(new, old, &mut self.tables, &mut self.stats);
-            } else {
-                self.kernel.narrow(self.dtype, new, old, &mut self.stats);
+            match (self.dtype, self.histogram) {
+                (Dtype::F64, true) => self.kernel.wide::<true>(new, old, &mut self.tables, &mut self.stats),
+                (Dtype::F64, false) => self.kernel.wide::<false>(new, old, &mut self.tables, &mut self.stats),
+                (dtype, true) => self.kernel.narrow::<true>(dtype, new, old, &mut self.stats),
+                (dtype, false) => self.kernel.narrow::<false>(dtype, new, old, &mut self.stats),
             }
         }
     }
@@ -43,15 +61,14 @@ impl Scanner {
 }
 
 /// The statistics of whole elements that lie one behind the other.
-pub(super) fn scan(kernel: Kernel, dtype: Dtype, bytes: &[u8]) -> Stats {
-    let mut scanner = Scanner::new(kernel, dtype);
+pub(super) fn scan(mut scanner: Scanner, bytes: &[u8]) -> Stats {
     scanner.feed(bytes, None);
     scanner.finish()
 }
 
 /// The statistics of `new - old`.
 pub(super) fn difference(kernel: Kernel, dtype: Dtype, new: &[u8], old: &[u8]) -> Stats {
-    let mut scanner = Scanner::new(kernel, dtype);
+    let mut scanner = Scanner::complete(kernel, dtype);
     scanner.feed(new, Some(old));
     scanner.finish()
 }

@@ -4,25 +4,25 @@
 
 use super::dense::Scanner;
 use super::layout::{Dim, Layout};
-use super::{Dtype, Kernel, Stats};
+use super::{Dtype, Stats};
 
 /// Scans each element of the layout once.
 ///
 /// # Safety
 /// Every element that the layout reaches from `data` is readable.
-pub(super) unsafe fn scan(kernel: Kernel, dtype: Dtype, data: *const u8, layout: &Layout) -> Stats {
+pub(super) unsafe fn scan(scanner: Scanner, data: *const u8, layout: &Layout) -> Stats {
     // SAFETY: the caller's promise, passed on.
     unsafe {
-        match dtype {
-            Dtype::F16 | Dtype::Bf16 => scan_sized::<2>(kernel, dtype, data, layout),
-            Dtype::F32 => scan_sized::<4>(kernel, dtype, data, layout),
-            Dtype::F64 => scan_sized::<8>(kernel, dtype, data, layout),
+        match scanner.dtype() {
+            Dtype::F16 | Dtype::Bf16 => scan_sized::<2>(scanner, data, layout),
+            Dtype::F32 => scan_sized::<4>(scanner, data, layout),
+            Dtype::F64 => scan_sized::<8>(scanner, data, layout),
         }
     }
 }
 
-unsafe fn scan_sized<const SIZE: usize>(kernel: Kernel, dtype: Dtype, data: *const u8, layout: &Layout) -> Stats {
-    let mut staging = Staging::<SIZE>::new(kernel, dtype);
+unsafe fn scan_sized<const SIZE: usize>(scanner: Scanner, data: *const u8, layout: &Layout) -> Stats {
+    let mut staging = Staging::<SIZE>::new(scanner);
     let (inner, outer) = match layout.dims.split_first() {
         Some((&inner, outer)) => (inner, outer),
         None => (Dim { size: 1, stride: 1 }, &[][..]),
@@ -73,9 +73,9 @@ struct Staging<const SIZE: usize> {
 }
 
 impl<const SIZE: usize> Staging<SIZE> {
-    fn new(kernel: Kernel, dtype: Dtype) -> Self {
-        let capacity = Scanner::block_bytes(dtype) / SIZE;
-        Self { elements: Vec::with_capacity(capacity), capacity, scanner: Scanner::new(kernel, dtype) }
+    fn new(scanner: Scanner) -> Self {
+        let capacity = Scanner::block_bytes(scanner.dtype()) / SIZE;
+        Self { elements: Vec::with_capacity(capacity), capacity, scanner }
     }
 
     /// # Safety

@@ -44,23 +44,29 @@ impl Kernel {
         }
     }
 
-    /// Scans one block of elements that fit `f32`.
-    pub(super) fn narrow(self, dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
+    /// Scans one block of elements that fit `f32`, with or without their exponents.
+    pub(super) fn narrow<const HISTOGRAM: bool>(self, dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Kernel` of this kind comes only from `avx2`, which asked the processor.
-            Kind::Avx2 => unsafe { super::avx2::block(dtype, new, old, stats) },
-            Kind::Portable => portable::block(dtype, new, old, stats),
+            Kind::Avx2 => unsafe { super::avx2::block::<HISTOGRAM>(dtype, new, old, stats) },
+            Kind::Portable => portable::block::<HISTOGRAM>(dtype, new, old, stats),
         }
     }
 
-    /// Scans one block of `f64`.
-    pub(super) fn wide(self, new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
+    /// Scans one block of `f64`, with or without their exponents.
+    pub(super) fn wide<const HISTOGRAM: bool>(
+        self,
+        new: &[u8],
+        old: Option<&[u8]>,
+        tables: &mut Tables,
+        stats: &mut Stats,
+    ) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a `Kernel` of this kind comes only from `avx2`, which asked the processor.
-            Kind::Avx2 => unsafe { super::avx2::wide_block(new, old, tables, stats) },
-            Kind::Portable => wide::block(new, old, tables, stats),
+            Kind::Avx2 => unsafe { super::avx2::wide_block::<HISTOGRAM>(new, old, tables, stats) },
+            Kind::Portable => wide::block::<HISTOGRAM>(new, old, tables, stats),
         }
     }
 }

@@ -15,6 +15,9 @@
 //!     add the block to the 64-bit statistics
 //! ```
 //!
+//! A summary is the same without the fields and the histogram: the sweep counts the zeros, which the histogram would tell, and so
+//! a look at the elements is all there is.
+//!
 //! `f16` and `bf16` have a sweep of their own: extremes and fields sixteen at a time. In a block with subnormals of `f16` the fields are those of the elements as `f32`, where they are normal
 //! numbers with exponents of their own. A difference is taken in registers and goes the way of `f32`. `f64` has its own loops in
 //! `wide`, which scale each block so that no square overflows and none that matters underflows.
@@ -45,6 +48,7 @@ mod likeness;
 mod portable;
 mod scaled;
 mod stats;
+mod summary;
 mod view;
 mod wide;
 
@@ -63,8 +67,10 @@ pub use kernel::Kernel;
 pub use likeness::{Likeness, likeness};
 pub use scaled::Scaled;
 pub use stats::Stats;
+pub use summary::Summary;
 pub use view::{Dtype, Element, TensorView, ViewError};
 
+use dense::Scanner;
 use layout::Layout;
 
 /// Scans every element that `view` describes, in one pass. Empty tensors have statistics of nothing: all counts 0.
@@ -87,26 +93,65 @@ pub unsafe fn scan(view: &TensorView<'_>) -> Stats {
 /// # Safety
 /// As for [`scan`].
 pub unsafe fn scan_with(kernel: Kernel, view: &TensorView<'_>) -> Stats {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { feed_all(Scanner::complete(kernel, view.dtype), view) }
+}
+
+/// A quick look at a tensor: [`scan`] without the histogram, at about the speed of reading. For whoever asks only whether it is finite, how
+/// large it is or how many zeros it has. Empty tensors have a summary of nothing: all counts 0.
+///
+/// # Panics
+/// As [`scan`].
+///
+/// # Safety
+/// As for [`scan`].
+pub unsafe fn summary(view: &TensorView<'_>) -> Summary {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { summary_with(Kernel::best(), view) }
+}
+
+/// [`summary`] by a kernel of one's choice.
+///
+/// # Panics
+/// As [`scan`].
+///
+/// # Safety
+/// As for [`scan`].
+pub unsafe fn summary_with(kernel: Kernel, view: &TensorView<'_>) -> Summary {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { feed_all(Scanner::summary(kernel, view.dtype), view) }.into()
+}
+
+/// The [`summary`] of a slice.
+pub fn summary_slice<T: Element>(elements: &[T]) -> Summary {
+    dense::scan(Scanner::summary(Kernel::best(), T::DTYPE), bytes_of(elements)).into()
+}
+
+/// Gives the scanner all that the view describes.
+///
+/// # Safety
+/// As for [`scan`].
+unsafe fn feed_all(scanner: Scanner, view: &TensorView<'_>) -> Stats {
     if let Err(error) = view.check() {
         panic!("{error}");
     }
     if view.is_contiguous() {
         // SAFETY: a contiguous view consists of its first `count` elements, which the caller promises to be readable.
-        return dense::scan(kernel, view.dtype, unsafe { run(view, 0, view.count() as usize) });
+        return dense::scan(scanner, unsafe { run(view, 0, view.count() as usize) });
     }
     let layout = Layout::of(view);
     let once = match layout.run() {
         // SAFETY: the run consists of elements of the view, which the caller promises to be readable.
-        Some((start, elements)) => dense::scan(kernel, view.dtype, unsafe { run(view, start, elements) }),
+        Some((start, elements)) => dense::scan(scanner, unsafe { run(view, start, elements) }),
         // SAFETY: the layout reaches the elements of the view and no others.
-        None => unsafe { gather::scan(kernel, view.dtype, view.data, &layout) },
+        None => unsafe { gather::scan(scanner, view.data, &layout) },
     };
     once.repeated(layout.multiplicity)
 }
 
 /// Scans a slice.
 pub fn scan_slice<T: Element>(elements: &[T]) -> Stats {
-    dense::scan(Kernel::best(), T::DTYPE, bytes_of(elements))
+    dense::scan(Scanner::complete(Kernel::best(), T::DTYPE), bytes_of(elements))
 }
 
 /// Scans `new - old`, element by element, without storing the difference.

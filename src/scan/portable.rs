@@ -1,6 +1,6 @@
 //! The kernel for any processor: loops that the compiler can vectorise, and interleaved tables for the exponents.
 
-use super::block::{BLOCK, Block, EXPONENTS, LANES, SumOrder, f32_sums_suffice, fold};
+use super::block::{BLOCK, Block, EXPONENTS, Exponents, LANES, SumOrder, f32_sums_suffice, fold};
 use super::{Dtype, Stats};
 
 /// Elements that are decoded at a time.
@@ -12,24 +12,34 @@ const STEP: usize = 32;
 /// Neighbours often share an exponent; counted in one table, each would wait for the store of the one before.
 const TABLES: usize = 4;
 
-/// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`. Not for `f64`.
-pub(super) fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
+/// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`, with or without their exponents. Not for `f64`.
+pub(super) fn block<const HISTOGRAM: bool>(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
     match (dtype, old) {
-        (Dtype::F16, None) => plain(new, f16_to_f32, SumOrder::InOrder, stats),
-        (Dtype::F16, Some(old)) => difference(new, old, f16_to_f32, stats),
-        (Dtype::Bf16, None) => plain(new, bf16_to_f32, SumOrder::EvenOdd, stats),
-        (Dtype::Bf16, Some(old)) => difference(new, old, bf16_to_f32, stats),
-        (Dtype::F32 | Dtype::F64, None) => plain(new, f32::from_ne_bytes, SumOrder::InOrder, stats),
-        (Dtype::F32 | Dtype::F64, Some(old)) => difference(new, old, f32::from_ne_bytes, stats),
+        (Dtype::F16, None) => plain::<HISTOGRAM, _>(new, f16_to_f32, SumOrder::InOrder, stats),
+        (Dtype::F16, Some(old)) => difference::<HISTOGRAM, _>(new, old, f16_to_f32, stats),
+        (Dtype::Bf16, None) => plain::<HISTOGRAM, _>(new, bf16_to_f32, SumOrder::EvenOdd, stats),
+        (Dtype::Bf16, Some(old)) => difference::<HISTOGRAM, _>(new, old, bf16_to_f32, stats),
+        (Dtype::F32 | Dtype::F64, None) => plain::<HISTOGRAM, _>(new, f32::from_ne_bytes, SumOrder::InOrder, stats),
+        (Dtype::F32 | Dtype::F64, Some(old)) => difference::<HISTOGRAM, _>(new, old, f32::from_ne_bytes, stats),
     }
 }
 
-fn plain<const SIZE: usize>(new: &[u8], decode: impl Fn([u8; SIZE]) -> f32, order: SumOrder, stats: &mut Stats) {
+fn plain<const HISTOGRAM: bool, const SIZE: usize>(
+    new: &[u8],
+    decode: impl Fn([u8; SIZE]) -> f32,
+    order: SumOrder,
+    stats: &mut Stats,
+) {
     let new = new.as_chunks().0;
-    scan(new.len(), |at, x| decode_into(x, &new[at..], &decode), order, stats);
+    scan::<HISTOGRAM>(new.len(), |at, x| decode_into(x, &new[at..], &decode), order, stats);
 }
 
-fn difference<const SIZE: usize>(new: &[u8], old: &[u8], decode: impl Fn([u8; SIZE]) -> f32, stats: &mut Stats) {
+fn difference<const HISTOGRAM: bool, const SIZE: usize>(
+    new: &[u8],
+    old: &[u8],
+    decode: impl Fn([u8; SIZE]) -> f32,
+    stats: &mut Stats,
+) {
     let (new, old) = (new.as_chunks().0, old.as_chunks().0);
     let load = |at: usize, x: &mut [f32; CHUNK]| {
         let mut y = [0.0; CHUNK];
@@ -39,7 +49,7 @@ fn difference<const SIZE: usize>(new: &[u8], old: &[u8], decode: impl Fn([u8; SI
             *x -= y;
         }
     };
-    scan(new.len().min(old.len()), load, SumOrder::InOrder, stats);
+    scan::<HISTOGRAM>(new.len().min(old.len()), load, SumOrder::InOrder, stats);
 }
 
 /// Fills `x` with the first elements; what the elements do not reach stays as it was.
@@ -65,7 +75,12 @@ fn f16_to_f32(bytes: [u8; 2]) -> f32 {
 }
 
 /// `load(at, x)` puts the elements from `at` on into `x`, which holds zeros.
-fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: SumOrder, stats: &mut Stats) {
+fn scan<const HISTOGRAM: bool>(
+    count: usize,
+    load: impl Fn(usize, &mut [f32; CHUNK]),
+    order: SumOrder,
+    stats: &mut Stats,
+) {
     debug_assert!(count <= BLOCK);
     let chunks = |take: &mut dyn FnMut(&mut [f32])| {
         for at in (0..count).step_by(CHUNK) {
@@ -74,14 +89,19 @@ fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: SumOrder, 
             take(&mut x[..(count - at).min(CHUNK).next_multiple_of(STEP)]);
         }
     };
-    let mut sweep = Sweep::new(order);
-    chunks(&mut |x| sweep.take(x));
+    let fields = || HISTOGRAM.then(Fields::new);
+    let (mut sweep, mut fields_seen) = (Sweep::new(order), fields());
+    chunks(&mut |x| {
+        sweep.take(x);
+        fields_seen.iter_mut().for_each(|fields| fields.take(x));
+    });
     let mut special = Special::default();
     if !sweep.max().is_finite() {
-        sweep = Sweep::new(SumOrder::InOrder);
+        (sweep, fields_seen) = (Sweep::new(SumOrder::InOrder), fields());
         chunks(&mut |x| {
             special.mask(x);
             sweep.take(x);
+            fields_seen.iter_mut().for_each(|fields| fields.take(x));
         });
     }
     let mut sums = (fold(sweep.sum), fold(sweep.squares));
@@ -93,18 +113,10 @@ fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: SumOrder, 
         });
         sums = (fold(exact.sum), fold(exact.squares));
     }
-    let mut exponents = [0; EXPONENTS];
-    let fields: [u32; 256] = std::array::from_fn(|i| sweep.tables.iter().map(|table| table[i]).sum());
-    exponents[23..].copy_from_slice(&fields[1..255]);
-    let mut below = 0;
-    // A least magnitude of 0 says that there is none but zeros.
-    if (1..1 << 23).contains(&sweep.min().to_bits()) {
-        chunks(&mut |x| below += count_subnormals(x, &mut exponents));
-    }
     let padding = (count.next_multiple_of(STEP) - count) as u32;
     let block = Block {
         count: count as u32,
-        zeros: fields[0] - below - padding - special.all(),
+        zeros: sweep.zeros - padding - special.all(),
         nan: special.nan,
         pos_inf: special.pos_inf,
         neg_inf: special.neg_inf,
@@ -112,9 +124,16 @@ fn scan(count: usize, load: impl Fn(usize, &mut [f32; CHUNK]), order: SumOrder, 
         max: sweep.max(),
         sum: sums.0,
         sum_squares: sums.1,
-        exponents,
     };
     block.add_to(stats);
+    if let Some(fields) = fields_seen {
+        let mut exponents = fields.exponents();
+        // A least magnitude of 0 says that there is none but zeros.
+        if (1..1 << 23).contains(&sweep.min().to_bits()) {
+            chunks(&mut |x| count_subnormals(x, &mut exponents));
+        }
+        block.add_exponents_to(&exponents, stats);
+    }
 }
 
 /// A look at a block. Its extremes and sums hold unless an element is not finite, its sums where they suffice in `f32`.
@@ -125,12 +144,13 @@ struct Sweep {
     most: u32,
     /// The least magnitude less one, so that zero wraps round to the largest and is never the least.
     least: u32,
-    tables: [[u32; 256]; TABLES],
+    /// Zeros, the padding and what was masked among them.
+    zeros: u32,
 }
 
 impl Sweep {
     fn new(order: SumOrder) -> Self {
-        Self { order, sum: [0.0; 4], squares: [0.0; 4], most: 0, least: u32::MAX, tables: [[0; 256]; TABLES] }
+        Self { order, sum: [0.0; 4], squares: [0.0; 4], most: 0, least: u32::MAX, zeros: 0 }
     }
 
     fn min(&self) -> f32 {
@@ -148,12 +168,8 @@ impl Sweep {
         }
         let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
         self.most = magnitudes.clone().fold(self.most, u32::max);
+        self.zeros += magnitudes.clone().map(|m| u32::from(m == 0)).sum::<u32>();
         self.least = magnitudes.map(|m| m.wrapping_sub(1)).fold(self.least, u32::min);
-        for four in x.as_chunks::<TABLES>().0 {
-            for (table, x) in self.tables.iter_mut().zip(four) {
-                table[(x.to_bits() >> 23 & 0xff) as usize] += 1;
-            }
-        }
     }
 
     fn add(&mut self, x: &[f32], index: impl Fn(usize, usize) -> usize) {
@@ -169,6 +185,33 @@ impl Sweep {
                 self.squares[lane] += f64::from(squares[lane] + squares[lane + 4]);
             }
         }
+    }
+}
+
+/// How many elements have each exponent field.
+struct Fields {
+    tables: [[u32; 256]; TABLES],
+}
+
+impl Fields {
+    fn new() -> Self {
+        Self { tables: [[0; 256]; TABLES] }
+    }
+
+    fn take(&mut self, x: &[f32]) {
+        for four in x.as_chunks::<TABLES>().0 {
+            for (table, x) in self.tables.iter_mut().zip(four) {
+                table[(x.to_bits() >> 23 & 0xff) as usize] += 1;
+            }
+        }
+    }
+
+    /// The exponents of normal numbers, at their places.
+    fn exponents(&self) -> Exponents {
+        let mut exponents = [0; EXPONENTS];
+        let fields: [u32; 256] = std::array::from_fn(|i| self.tables.iter().map(|table| table[i]).sum());
+        exponents[23..].copy_from_slice(&fields[1..255]);
+        exponents
     }
 }
 
@@ -215,14 +258,11 @@ impl Exact {
     }
 }
 
-/// Counts the subnormals of `f32` at their own exponents, and returns how many there are.
-fn count_subnormals(x: &[f32], exponents: &mut [u32; EXPONENTS]) -> u32 {
-    let mut count = 0;
+/// Counts the subnormals of `f32` at their own exponents.
+fn count_subnormals(x: &[f32], exponents: &mut Exponents) {
     for magnitude in x.iter().map(|x| x.to_bits() & 0x7fff_ffff) {
         if magnitude < 1 << 23 && magnitude > 0 {
             exponents[31 - magnitude.leading_zeros() as usize] += 1;
-            count += 1;
         }
     }
-    count
 }

@@ -25,6 +25,11 @@ fn check(view: &TensorView<'_>) {
     let found: Vec<Stats> = kernels().into_iter().map(|kernel| unsafe { scan_with(kernel, view) }).collect();
     assert_agree(view.dtype, &found[0], &expected);
     assert!(found.iter().all(|stats| stats == &found[0]), "the kernels differ: {found:?}");
+    let complete = Summary::from(found[0].clone());
+    for kernel in kernels() {
+        // SAFETY: as above.
+        assert_eq!(unsafe { summary_with(kernel, view) }, complete, "{}", kernel.name());
+    }
 }
 
 #[track_caller]
@@ -148,9 +153,9 @@ fn all_half_precision_patterns_one_by_one_as_half_reads_them() {
     for bits in 0..=u16::MAX {
         for kernel in kernels() {
             let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
-            let found = dense::scan(kernel, Dtype::F16, &bits.to_ne_bytes());
+            let found = dense::scan(Scanner::complete(kernel, Dtype::F16), &bits.to_ne_bytes());
             assert_agree(Dtype::F16, &found, &naive::of(std::iter::once(half.to_f64())));
-            let found = dense::scan(kernel, Dtype::Bf16, &bits.to_ne_bytes());
+            let found = dense::scan(Scanner::complete(kernel, Dtype::Bf16), &bits.to_ne_bytes());
             assert_agree(Dtype::Bf16, &found, &naive::of(std::iter::once(brain.to_f64())));
         }
     }
@@ -244,12 +249,27 @@ fn more_than_32_bits_of_elements_are_counted() {
 }
 
 #[test]
+fn a_summary_says_whether_and_how_a_tensor_is_not_finite() {
+    let mut elements = vec![f16::ONE; 2 * BLOCK];
+    assert!(summary_slice(&elements).is_finite());
+    (elements[3], elements[BLOCK], elements[2 * BLOCK - 1]) = (f16::NAN, f16::NEG_INFINITY, f16::NEG_ZERO);
+    let summary = summary_slice(&elements);
+    assert!(!summary.is_finite());
+    assert_eq!((summary.nan, summary.pos_inf, summary.neg_inf, summary.zeros), (1, 0, 1, 1));
+    assert_eq!(summary.sum_squares.to_f64(), (2 * BLOCK - 3) as f64);
+}
+
+#[test]
 fn an_empty_tensor_has_statistics_of_nothing() {
     for dtype in DTYPES {
         for (sizes, strides) in [(&[0][..], &[1][..]), (&[3, 0, 2], &[2, 2, 1]), (&[0], &[0])] {
             // SAFETY: no element is reached.
             let stats = unsafe { scan(&TensorView { data: std::ptr::null(), dtype, sizes, strides }) };
             assert_eq!(stats, Stats::default());
+            // SAFETY: as above.
+            let summary = unsafe { summary(&TensorView { data: std::ptr::null(), dtype, sizes, strides }) };
+            assert_eq!(summary, Summary::default());
+            assert!(summary.is_finite());
         }
     }
 }

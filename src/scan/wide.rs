@@ -36,18 +36,18 @@ impl Tables {
     }
 }
 
-/// Adds at most [`WIDE_BLOCK`] elements of `new`, or of `new - old`, to `stats`.
+/// Adds at most [`WIDE_BLOCK`] elements of `new`, or of `new - old`, to `stats`, with or without their exponents.
 #[inline(always)]
-pub(super) fn block(new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
+pub(super) fn block<const HISTOGRAM: bool>(new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
     let new = new.as_chunks().0;
     let Some(old) = old.map(|old| old.as_chunks().0) else {
-        return scan(new, tables, stats);
+        return scan::<HISTOGRAM>(new, tables, stats);
     };
     let mut difference = [[0; 8]; WIDE_BLOCK];
     for ((x, &new), &old) in difference.iter_mut().zip(new).zip(old) {
         *x = (f64::from_ne_bytes(new) - f64::from_ne_bytes(old)).to_ne_bytes();
     }
-    scan(&difference[..new.len().min(old.len())], tables, stats);
+    scan::<HISTOGRAM>(&difference[..new.len().min(old.len())], tables, stats);
 }
 
 /// The first elements, then zeros.
@@ -60,35 +60,39 @@ fn decode(from: &[[u8; 8]]) -> [f64; LANES] {
 }
 
 #[inline(always)]
-fn scan(elements: &[[u8; 8]], tables: &mut Tables, stats: &mut Stats) {
+fn scan<const HISTOGRAM: bool>(elements: &[[u8; 8]], tables: &mut Tables, stats: &mut Stats) {
     let count = elements.len();
     let groups = || (0..count).step_by(LANES).map(|at| decode(&elements[at..]));
-    let (min, max, non_finite) = extremes(groups());
-    if non_finite > 0.0 {
+    let seen = extremes(groups());
+    if seen.non_finite > 0.0 {
         count_special(groups(), stats);
     }
-    let before = stats.exponents.total();
-    if max > 0.0 {
-        stats.widen(min, max);
-        add_sums(groups(), exponent_of(max), stats);
-        if count < FEW {
-            count_singly(groups(), stats);
-        } else {
-            count_in_tables(groups(), exponent_of(min), exponent_of(max), tables.get(), stats);
-            if min < f64::MIN_POSITIVE {
-                count_subnormals(groups(), stats);
-            }
+    if seen.max > 0.0 {
+        stats.widen(seen.min, seen.max);
+        add_sums(groups(), exponent_of(seen.max), stats);
+        if HISTOGRAM {
+            count_exponents(groups, count, &seen, tables, stats);
         }
     }
-    let counted = stats.exponents.total() - before;
     stats.count += count as u64;
-    stats.zeros += count as u64 - counted - non_finite as u64;
+    stats.zeros += seen.zeros as u64 - (count.next_multiple_of(LANES) - count) as u64;
 }
 
-/// Smallest non-zero and largest magnitude of the finite elements, and how many are not finite.
+/// What the first look at a block finds.
+struct Extremes {
+    /// Smallest magnitude of the finite non-zero elements.
+    min: f64,
+    /// Largest magnitude of the finite elements.
+    max: f64,
+    /// Zeros, the padding among them.
+    zeros: f64,
+    non_finite: f64,
+}
+
 #[inline(always)]
-fn extremes(groups: impl Iterator<Item = [f64; LANES]>) -> (f64, f64, f64) {
+fn extremes(groups: impl Iterator<Item = [f64; LANES]>) -> Extremes {
     let (mut least, mut most, mut special) = ([f64::INFINITY; LANES], [0.0f64; LANES], [0.0; LANES]);
+    let mut zeros = [0.0; LANES];
     for x in groups {
         for lane in 0..LANES {
             let magnitude = x[lane].abs();
@@ -96,12 +100,17 @@ fn extremes(groups: impl Iterator<Item = [f64; LANES]>) -> (f64, f64, f64) {
             let known = if finite { magnitude } else { 0.0 };
             let non_zero = if known > 0.0 { known } else { f64::INFINITY };
             special[lane] += if finite { 0.0 } else { 1.0 };
+            zeros[lane] += if magnitude == 0.0 { 1.0 } else { 0.0 };
             most[lane] = if known > most[lane] { known } else { most[lane] };
             least[lane] = if non_zero < least[lane] { non_zero } else { least[lane] };
         }
     }
-    let least = least.into_iter().fold(f64::INFINITY, f64::min);
-    (least, most.into_iter().fold(0.0, f64::max), special.into_iter().sum())
+    Extremes {
+        min: least.into_iter().fold(f64::INFINITY, f64::min),
+        max: most.into_iter().fold(0.0, f64::max),
+        zeros: zeros.into_iter().sum(),
+        non_finite: special.into_iter().sum(),
+    }
 }
 
 #[inline(always)]
@@ -130,6 +139,23 @@ fn count_special(groups: impl Iterator<Item = [f64; LANES]>, stats: &mut Stats) 
         } else {
             stats.neg_inf += 1;
         }
+    }
+}
+
+#[inline(always)]
+fn count_exponents<G: Iterator<Item = [f64; LANES]>>(
+    groups: impl Fn() -> G,
+    count: usize,
+    seen: &Extremes,
+    tables: &mut Tables,
+    stats: &mut Stats,
+) {
+    if count < FEW {
+        return count_singly(groups(), stats);
+    }
+    count_in_tables(groups(), exponent_of(seen.min), exponent_of(seen.max), tables.get(), stats);
+    if seen.min < f64::MIN_POSITIVE {
+        count_subnormals(groups(), stats);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The look at the elements of half precision: extremes and fields sixteen at a time, sums of each 32 in `f32`.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 use super::super::block::fold;
 use super::load::{Bf16, F16, Format};
@@ -66,23 +67,26 @@ pub(super) struct HalfSweep {
     pub min: u16,
     /// Largest magnitude, as bits: if it is not finite, the sums do not hold.
     pub max: u16,
+    /// Without fields: zeros, the padding among them.
+    pub zeros: u32,
     pub sum: f64,
     pub sum_squares: f64,
 }
 
-/// Sweeps over the block and fills `fields` with the format's own exponent fields, or with those of the elements as `f32`.
+/// Sweeps over the block and fills `fields` with the format's own exponent fields, or with those of the elements as `f32`. Without
+/// `FIELDS` it leaves them alone and counts the zeros, which they would tell.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn sweep<H: Half, const AS_F32: bool>(bytes: &[u8], fields: &mut Fields) -> HalfSweep {
+pub(super) fn sweep<const FIELDS: bool, H: Half, const AS_F32: bool>(bytes: &[u8], fields: &mut Fields) -> HalfSweep {
     let mut state = State::new();
     let (steps, rest) = bytes.as_chunks::<{ 2 * STEP }>();
     for (step, to) in steps.iter().zip(fields.steps()) {
-        state.take::<H, AS_F32>(step, to);
+        state.take::<FIELDS, H, AS_F32>(step, to);
     }
     if !rest.is_empty() {
         let mut padded = [0; 2 * STEP];
         padded[..rest.len()].copy_from_slice(rest);
         if let Some(to) = fields.steps().nth(steps.len()) {
-            state.take::<H, AS_F32>(&padded, to);
+            state.take::<FIELDS, H, AS_F32>(&padded, to);
         }
     }
     state.finish()
@@ -91,6 +95,8 @@ pub(super) fn sweep<H: Half, const AS_F32: bool>(bytes: &[u8], fields: &mut Fiel
 struct State {
     most: __m256i,
     least: __m256i,
+    /// In lanes of 16 bits, which a block's vectors of 16 elements cannot overflow.
+    zeros: __m256i,
     sum: __m256d,
     squares: __m256d,
 }
@@ -99,12 +105,17 @@ impl State {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new() -> Self {
         let (most, least) = (_mm256_setzero_si256(), _mm256_set1_epi16(-1));
-        Self { most, least, sum: _mm256_setzero_pd(), squares: _mm256_setzero_pd() }
+        let zeros = _mm256_setzero_si256();
+        Self { most, least, zeros, sum: _mm256_setzero_pd(), squares: _mm256_setzero_pd() }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn take<H: Half, const AS_F32: bool>(&mut self, step: &[u8; 2 * STEP], to: &mut [std::mem::MaybeUninit<u8>; STEP]) {
+    fn take<const FIELDS: bool, H: Half, const AS_F32: bool>(
+        &mut self,
+        step: &[u8; 2 * STEP],
+        to: &mut [MaybeUninit<u8>; STEP],
+    ) {
         let from = step.as_ptr();
         // SAFETY: a step is two vectors; loads need no alignment; this function has the features.
         let (a, b, x) = unsafe {
@@ -114,11 +125,17 @@ impl State {
         };
         let (a, b) = (self.widen_range(a), self.widen_range(b));
         let shift = _mm_cvtsi32_si128(H::SHIFT);
-        let fields = match AS_F32 {
-            true => super::sweep::f32_fields(x),
-            false => _mm256_packus_epi16(_mm256_srl_epi16(a, shift), _mm256_srl_epi16(b, shift)),
-        };
-        super::store(fields, to);
+        match (FIELDS, AS_F32) {
+            (false, _) => {
+                let zero = |x| _mm256_cmpeq_epi16(x, _mm256_setzero_si256());
+                // A comparison yields -1 where it holds.
+                self.zeros = _mm256_sub_epi16(self.zeros, _mm256_add_epi16(zero(a), zero(b)));
+            }
+            (true, true) => super::store(super::sweep::f32_fields(x), to),
+            (true, false) => {
+                super::store(_mm256_packus_epi16(_mm256_srl_epi16(a, shift), _mm256_srl_epi16(b, shift)), to);
+            }
+        }
         self.sum = _mm256_add_pd(self.sum, add_four(x));
         self.squares = _mm256_add_pd(self.squares, add_four(x.map(|x| _mm256_mul_ps(x, x))));
     }
@@ -140,6 +157,7 @@ impl State {
         HalfSweep {
             min: lanes(self.least).into_iter().fold(u16::MAX, u16::min).wrapping_add(1) >> 1,
             max: lanes(self.most).into_iter().fold(0, u16::max) >> 1,
+            zeros: lanes(self.zeros).into_iter().map(u32::from).sum(),
             sum: fold(super::doubles(self.sum)),
             sum_squares: fold(super::doubles(self.squares)),
         }

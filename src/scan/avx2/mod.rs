@@ -11,7 +11,7 @@ mod sweep;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::block::{BLOCK, Block, EXPONENTS, f32_sums_suffice};
+use super::block::{BLOCK, Block, EXPONENTS, Exponents, f32_sums_suffice};
 use super::wide::Tables;
 use super::{Dtype, Stats};
 use halves::Half;
@@ -20,19 +20,19 @@ use load::{Bf16, Difference, F16, F32, Load, Plain};
 /// Elements that one turn of the loops takes: their exponents fill a vector of bytes.
 const STEP: usize = 32;
 
-/// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`. Not for `f64`.
+/// Adds at most [`BLOCK`] elements of `new`, or of `new - old`, to `stats`, as `f32`, with or without their exponents. Not for `f64`.
 ///
 /// # Safety
 /// The processor has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
+pub(super) unsafe fn block<const HISTOGRAM: bool>(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: &mut Stats) {
     match (dtype, old) {
-        (Dtype::F16, None) => halves::<F16>(new, stats),
-        (Dtype::F16, Some(old)) => singles(Difference::<F16>::new(new, old), stats),
-        (Dtype::Bf16, None) => halves::<Bf16>(new, stats),
-        (Dtype::Bf16, Some(old)) => singles(Difference::<Bf16>::new(new, old), stats),
-        (Dtype::F32 | Dtype::F64, None) => singles(Plain::<F32>::new(new), stats),
-        (Dtype::F32 | Dtype::F64, Some(old)) => singles(Difference::<F32>::new(new, old), stats),
+        (Dtype::F16, None) => halves::<HISTOGRAM, F16>(new, stats),
+        (Dtype::F16, Some(old)) => singles::<HISTOGRAM>(Difference::<F16>::new(new, old), stats),
+        (Dtype::Bf16, None) => halves::<HISTOGRAM, Bf16>(new, stats),
+        (Dtype::Bf16, Some(old)) => singles::<HISTOGRAM>(Difference::<Bf16>::new(new, old), stats),
+        (Dtype::F32 | Dtype::F64, None) => singles::<HISTOGRAM>(Plain::<F32>::new(new), stats),
+        (Dtype::F32 | Dtype::F64, Some(old)) => singles::<HISTOGRAM>(Difference::<F32>::new(new, old), stats),
     }
 }
 
@@ -41,24 +41,34 @@ pub(super) unsafe fn block(dtype: Dtype, new: &[u8], old: Option<&[u8]>, stats: 
 /// # Safety
 /// The processor has AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn wide_block(new: &[u8], old: Option<&[u8]>, tables: &mut Tables, stats: &mut Stats) {
-    super::wide::block(new, old, tables, stats);
+pub(super) unsafe fn wide_block<const HISTOGRAM: bool>(
+    new: &[u8],
+    old: Option<&[u8]>,
+    tables: &mut Tables,
+    stats: &mut Stats,
+) {
+    super::wide::block::<HISTOGRAM>(new, old, tables, stats);
 }
 
 /// A block of half precision; what the fast sweep cannot do goes the way of `f32`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn halves<H: Half>(bytes: &[u8], stats: &mut Stats) {
+fn halves<const HISTOGRAM: bool, H: Half>(bytes: &[u8], stats: &mut Stats) {
     let load = Plain::<H>::new(bytes);
     let mut fields = Fields::new(load.len());
     // Subnormals seldom come alone: once there was one, the fields of the next blocks are at once those of `f32`.
-    let expected = stats.max_abs > 0.0 && stats.min_abs < f64::from(H::MIN_NORMAL);
+    let expected = HISTOGRAM && stats.max_abs > 0.0 && stats.min_abs < f64::from(H::MIN_NORMAL);
     let seen = match expected {
-        true => halves::sweep::<H, true>(bytes, &mut fields),
-        false => halves::sweep::<H, false>(bytes, &mut fields),
+        true => halves::sweep::<HISTOGRAM, H, true>(bytes, &mut fields),
+        false => halves::sweep::<HISTOGRAM, H, false>(bytes, &mut fields),
     };
     let (min, max) = (H::from_bits(seen.min), H::from_bits(seen.max));
     if !max.is_finite() || !f32_sums_suffice(max) {
-        return singles(load, stats);
+        return singles::<HISTOGRAM>(load, stats);
+    }
+    let mut block = Block::new(load.len(), min, max, seen.sum, seen.sum_squares);
+    if !HISTOGRAM {
+        block.zeros = seen.zeros - fields.padding(load.len());
+        return block.add_to(stats);
     }
     // Where the format's subnormals are normal numbers of `f32`, they have fields of their own there.
     let subnormal = max > 0.0 && min < H::MIN_NORMAL;
@@ -66,50 +76,58 @@ fn halves<H: Half>(bytes: &[u8], stats: &mut Stats) {
         sweep::write_fields(&load, &mut fields);
     }
     let bias = if subnormal || expected { 0 } else { H::BIAS };
-    let mut block = Block::new(load.len(), min, max, seen.sum, seen.sum_squares);
-    block.zeros = count_exponents(&load, &mut fields, bias, &mut block);
-    block.add_to(stats);
+    add_counted(&load, &mut fields, bias, block, stats);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn singles(load: impl Load, stats: &mut Stats) {
+fn singles<const HISTOGRAM: bool>(load: impl Load, stats: &mut Stats) {
     let mut fields = Fields::new(load.len());
     // What is not finite seldom comes alone either: a mask of a causal net stands in every block of its scores.
     let mut seen = match stats.non_finite() {
-        0 => sweep::sweep::<false>(&load, &mut fields),
-        _ => sweep::sweep::<true>(&load, &mut fields),
+        0 => sweep::sweep::<HISTOGRAM, false>(&load, &mut fields),
+        _ => sweep::sweep::<HISTOGRAM, true>(&load, &mut fields),
     };
     if !seen.max.is_finite() {
-        seen = sweep::sweep::<true>(&load, &mut fields);
+        seen = sweep::sweep::<HISTOGRAM, true>(&load, &mut fields);
     }
     if !f32_sums_suffice(seen.max) {
         (seen.sum, seen.sum_squares) = sweep::exact_sums(&load);
     }
     let mut block = Block::new(load.len(), seen.min, seen.max, seen.sum, seen.sum_squares);
     (block.nan, block.pos_inf, block.neg_inf) = (seen.nan, seen.pos_inf, seen.neg_inf);
-    block.zeros = count_exponents(&load, &mut fields, 0, &mut block) - seen.nan - seen.pos_inf - seen.neg_inf;
+    if !HISTOGRAM {
+        block.zeros = seen.zeros - fields.padding(load.len()) - block.non_finite();
+        return block.add_to(stats);
+    }
+    add_counted(&load, &mut fields, 0, block, stats);
+}
+
+/// Adds a block whose zeros are not counted yet, with its exponents. The fields are `bias` below those of `f32`, but for 0.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_counted(load: &impl Load, fields: &mut Fields, bias: u8, mut block: Block, stats: &mut Stats) {
+    let mut exponents = [0; EXPONENTS];
+    block.zeros = count_exponents(load, fields, bias, &block, &mut exponents) - block.non_finite();
     block.add_to(stats);
+    block.add_exponents_to(&exponents, stats);
 }
 
 /// Fills in the exponents, and returns how many elements have none: zeros, and what is not finite and was masked.
-///
-/// The fields are `bias` below those of `f32`, but for 0.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn count_exponents(load: &impl Load, fields: &mut Fields, bias: u8, block: &mut Block) -> u32 {
-    let padding = fields.steps * STEP - load.len();
+fn count_exponents(load: &impl Load, fields: &mut Fields, bias: u8, block: &Block, exponents: &mut Exponents) -> u32 {
+    let padding = fields.padding(load.len());
     let (low, high) = ((block.min.to_bits() >> 23) as u8, (block.max.to_bits() >> 23) as u8);
     let mut without = (fields.steps * STEP) as u32;
     if high > 0 {
         let low = low.max(1);
-        without = count::bytes(fields.bytes(), low - bias, high - bias, &mut block.exponents[22 + low as usize..]);
+        without = count::bytes(fields.bytes(), low - bias, high - bias, &mut exponents[22 + low as usize..]);
     }
     if low == 0 && block.max > 0.0 {
         // Zeros and subnormals of `f32` share the field 0: tell the subnormals apart, as integers times 2^-149.
         sweep::write_subnormal_fields(load, fields);
-        let others = count::bytes(fields.bytes(), 127, 127 + 22, &mut block.exponents);
+        let others = count::bytes(fields.bytes(), 127, 127 + 22, exponents);
         without -= (fields.steps * STEP) as u32 - others;
     }
-    without - padding as u32
+    without - padding
 }
 
 /// The exponent fields of a block, a byte each in no order, padded with zeros to whole steps.
@@ -125,6 +143,11 @@ impl Fields {
         Self { bytes: [[MaybeUninit::uninit(); STEP]; BLOCK / STEP], steps: count.div_ceil(STEP) }
     }
 
+    /// Elements of the last step that are none of the block's `count`.
+    fn padding(&self, count: usize) -> u32 {
+        (self.steps * STEP - count) as u32
+    }
+
     fn steps(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>; STEP]> {
         self.bytes[..self.steps].iter_mut()
     }
@@ -138,8 +161,7 @@ impl Fields {
 
 impl Block {
     fn new(count: usize, min: f32, max: f32, sum: f64, sum_squares: f64) -> Self {
-        let exponents = [0; EXPONENTS];
-        Self { count: count as u32, zeros: 0, nan: 0, pos_inf: 0, neg_inf: 0, min, max, sum, sum_squares, exponents }
+        Self { count: count as u32, zeros: 0, nan: 0, pos_inf: 0, neg_inf: 0, min, max, sum, sum_squares }
     }
 }
 

@@ -11,21 +11,24 @@ pub(super) struct Sweep {
     pub nan: u32,
     pub pos_inf: u32,
     pub neg_inf: u32,
+    /// Without fields: zeros, the padding and what was masked among them.
+    pub zeros: u32,
     pub min: f32,
     pub max: f32,
     pub sum: f64,
     pub sum_squares: f64,
 }
 
-/// Sweeps over the block and fills `fields`.
+/// Sweeps over the block and fills `fields`; without `FIELDS` it leaves them alone and counts the zeros, which they would tell.
 ///
 /// With `MASK` elements that are not finite are counted and then taken as zeros, in the fields as well. It costs a third more,
 /// so it is done only where the sweep without it, or a block before, has met one.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> Sweep {
+pub(super) fn sweep<const FIELDS: bool, const MASK: bool>(load: &impl Load, fields: &mut Fields) -> Sweep {
     let (mut sum, mut squares) = (_mm256_setzero_pd(), _mm256_setzero_pd());
     let mut most = _mm256_setzero_si256();
     let mut least = _mm256_set1_epi32(-1);
+    let mut zeros = _mm256_setzero_si256();
     let mut special = Special::new();
     for (at, fields) in (0..load.len()).step_by(STEP).zip(fields.steps()) {
         // SAFETY: `at` is below the length, and this function has the features.
@@ -41,9 +44,15 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> 
             most = _mm256_max_epu32(most, doubled);
             // Zero wraps round to the largest and so is never the least.
             least = _mm256_min_epu32(least, _mm256_sub_epi32(doubled, _mm256_set1_epi32(1)));
-            exponents[k] = _mm256_srli_epi32(doubled, 24);
+            if FIELDS {
+                exponents[k] = _mm256_srli_epi32(doubled, 24);
+            } else {
+                zeros = _mm256_sub_epi32(zeros, _mm256_cmpeq_epi32(doubled, _mm256_setzero_si256()));
+            }
         }
-        store(pack(exponents), fields);
+        if FIELDS {
+            store(pack(exponents), fields);
+        }
         sum = _mm256_add_pd(sum, add_four(x));
         squares = _mm256_add_pd(squares, add_four(x.map(|x| _mm256_mul_ps(x, x))));
     }
@@ -51,6 +60,7 @@ pub(super) fn sweep<const MASK: bool>(load: &impl Load, fields: &mut Fields) -> 
         nan: add_up(special.nan),
         pos_inf: add_up(special.pos_inf),
         neg_inf: add_up(special.neg_inf),
+        zeros: add_up(zeros),
         min: f32::from_bits(lanes(least).into_iter().fold(u32::MAX, u32::min).wrapping_add(1) >> 1),
         max: f32::from_bits(lanes(most).into_iter().fold(0, u32::max) >> 1),
         sum: fold(doubles(sum)),

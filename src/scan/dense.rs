@@ -17,15 +17,18 @@ pub(super) struct Scanner {
 
 impl Scanner {
     /// For complete statistics.
+    #[inline]
     pub fn complete(kernel: Kernel, dtype: Dtype) -> Self {
         Self::new(kernel, dtype, true)
     }
 
     /// For statistics whose histogram stays empty.
+    #[inline]
     pub fn summary(kernel: Kernel, dtype: Dtype) -> Self {
         Self::new(kernel, dtype, false)
     }
 
+    #[inline]
     fn new(kernel: Kernel, dtype: Dtype, histogram: bool) -> Self {
         let (tables, stats) = (Tables::new(), Stats::default());
         Self { kernel, dtype, histogram, tables, stats, _control: DefaultFloatControl::enter() }
@@ -61,6 +64,7 @@ impl Scanner {
 }
 
 /// The statistics of whole elements that lie one behind the other.
+#[inline]
 pub(super) fn scan(mut scanner: Scanner, bytes: &[u8]) -> Stats {
     scanner.feed(bytes, None);
     scanner.finish()

@@ -89,19 +89,14 @@ fn scan<const HISTOGRAM: bool>(
             take(&mut x[..(count - at).min(CHUNK).next_multiple_of(STEP)]);
         }
     };
-    let fields = || HISTOGRAM.then(Fields::new);
-    let (mut sweep, mut fields_seen) = (Sweep::new(order), fields());
-    chunks(&mut |x| {
-        sweep.take(x);
-        fields_seen.iter_mut().for_each(|fields| fields.take(x));
-    });
+    let mut sweep = Sweep::new(order, HISTOGRAM);
+    chunks(&mut |x| sweep.take(x));
     let mut special = Special::default();
     if !sweep.max().is_finite() {
-        (sweep, fields_seen) = (Sweep::new(SumOrder::InOrder), fields());
+        sweep = Sweep::new(SumOrder::InOrder, HISTOGRAM);
         chunks(&mut |x| {
             special.mask(x);
             sweep.take(x);
-            fields_seen.iter_mut().for_each(|fields| fields.take(x));
         });
     }
     let mut sums = (fold(sweep.sum), fold(sweep.squares));
@@ -114,9 +109,9 @@ fn scan<const HISTOGRAM: bool>(
         sums = (fold(exact.sum), fold(exact.squares));
     }
     let padding = (count.next_multiple_of(STEP) - count) as u32;
-    let block = Block {
+    let mut block = Block {
         count: count as u32,
-        zeros: sweep.zeros - padding - special.all(),
+        zeros: sweep.zeros,
         nan: special.nan,
         pos_inf: special.pos_inf,
         neg_inf: special.neg_inf,
@@ -125,15 +120,17 @@ fn scan<const HISTOGRAM: bool>(
         sum: sums.0,
         sum_squares: sums.1,
     };
-    block.add_to(stats);
-    if let Some(fields) = fields_seen {
-        let mut exponents = fields.exponents();
+    if let Some(fields) = &sweep.fields {
+        let mut exponents = [0; EXPONENTS];
+        block.zeros = fields.add_up(&mut exponents);
         // A least magnitude of 0 says that there is none but zeros.
         if (1..1 << 23).contains(&sweep.min().to_bits()) {
-            chunks(&mut |x| count_subnormals(x, &mut exponents));
+            chunks(&mut |x| block.zeros -= count_subnormals(x, &mut exponents));
         }
         block.add_exponents_to(&exponents, stats);
     }
+    block.zeros -= padding + block.non_finite();
+    block.add_to(stats);
 }
 
 /// A look at a block. Its extremes and sums hold unless an element is not finite, its sums where they suffice in `f32`.
@@ -144,13 +141,16 @@ struct Sweep {
     most: u32,
     /// The least magnitude less one, so that zero wraps round to the largest and is never the least.
     least: u32,
-    /// Zeros, the padding and what was masked among them.
+    /// The exponent fields, where a histogram is wanted.
+    fields: Option<Fields>,
+    /// Where none is, the zeros; the padding and what was masked among them.
     zeros: u32,
 }
 
 impl Sweep {
-    fn new(order: SumOrder) -> Self {
-        Self { order, sum: [0.0; 4], squares: [0.0; 4], most: 0, least: u32::MAX, zeros: 0 }
+    fn new(order: SumOrder, histogram: bool) -> Self {
+        let fields = histogram.then(Fields::new);
+        Self { order, sum: [0.0; 4], squares: [0.0; 4], most: 0, least: u32::MAX, fields, zeros: 0 }
     }
 
     fn min(&self) -> f32 {
@@ -168,8 +168,11 @@ impl Sweep {
         }
         let magnitudes = x.iter().map(|x| x.to_bits() & 0x7fff_ffff);
         self.most = magnitudes.clone().fold(self.most, u32::max);
-        self.zeros += magnitudes.clone().map(|m| u32::from(m == 0)).sum::<u32>();
-        self.least = magnitudes.map(|m| m.wrapping_sub(1)).fold(self.least, u32::min);
+        self.least = magnitudes.clone().map(|m| m.wrapping_sub(1)).fold(self.least, u32::min);
+        match &mut self.fields {
+            Some(fields) => fields.take(x),
+            None => self.zeros += magnitudes.map(|m| u32::from(m == 0)).sum::<u32>(),
+        }
     }
 
     fn add(&mut self, x: &[f32], index: impl Fn(usize, usize) -> usize) {
@@ -206,12 +209,11 @@ impl Fields {
         }
     }
 
-    /// The exponents of normal numbers, at their places.
-    fn exponents(&self) -> Exponents {
-        let mut exponents = [0; EXPONENTS];
+    /// Puts the counts of normal numbers at their places, and returns how many elements have the field 0: zeros and subnormals.
+    fn add_up(&self, exponents: &mut Exponents) -> u32 {
         let fields: [u32; 256] = std::array::from_fn(|i| self.tables.iter().map(|table| table[i]).sum());
         exponents[23..].copy_from_slice(&fields[1..255]);
-        exponents
+        fields[0]
     }
 }
 
@@ -224,10 +226,6 @@ struct Special {
 }
 
 impl Special {
-    fn all(&self) -> u32 {
-        self.nan + self.pos_inf + self.neg_inf
-    }
-
     /// Counts what is not finite and puts zeros in its place.
     fn mask(&mut self, x: &mut [f32]) {
         for x in x {
@@ -258,11 +256,14 @@ impl Exact {
     }
 }
 
-/// Counts the subnormals of `f32` at their own exponents.
-fn count_subnormals(x: &[f32], exponents: &mut Exponents) {
+/// Counts the subnormals of `f32` at their own exponents, and returns how many there are.
+fn count_subnormals(x: &[f32], exponents: &mut Exponents) -> u32 {
+    let mut count = 0;
     for magnitude in x.iter().map(|x| x.to_bits() & 0x7fff_ffff) {
         if magnitude < 1 << 23 && magnitude > 0 {
             exponents[31 - magnitude.leading_zeros() as usize] += 1;
+            count += 1;
         }
     }
+    count
 }

@@ -63,10 +63,11 @@ fn decode(from: &[[u8; 8]]) -> [f64; LANES] {
 fn scan<const HISTOGRAM: bool>(elements: &[[u8; 8]], tables: &mut Tables, stats: &mut Stats) {
     let count = elements.len();
     let groups = || (0..count).step_by(LANES).map(|at| decode(&elements[at..]));
-    let seen = extremes(groups());
+    let seen = extremes::<HISTOGRAM>(groups());
     if seen.non_finite > 0.0 {
         count_special(groups(), stats);
     }
+    let before = if HISTOGRAM { stats.exponents.total() } else { 0 };
     if seen.max > 0.0 {
         stats.widen(seen.min, seen.max);
         add_sums(groups(), exponent_of(seen.max), stats);
@@ -75,7 +76,10 @@ fn scan<const HISTOGRAM: bool>(elements: &[[u8; 8]], tables: &mut Tables, stats:
         }
     }
     stats.count += count as u64;
-    stats.zeros += seen.zeros as u64 - (count.next_multiple_of(LANES) - count) as u64;
+    stats.zeros += match HISTOGRAM {
+        true => count as u64 - (stats.exponents.total() - before) - seen.non_finite as u64,
+        false => seen.zeros as u64 - (count.next_multiple_of(LANES) - count) as u64,
+    };
 }
 
 /// What the first look at a block finds.
@@ -84,13 +88,13 @@ struct Extremes {
     min: f64,
     /// Largest magnitude of the finite elements.
     max: f64,
-    /// Zeros, the padding among them.
+    /// Zeros, the padding among them; counted only where no histogram tells them.
     zeros: f64,
     non_finite: f64,
 }
 
 #[inline(always)]
-fn extremes(groups: impl Iterator<Item = [f64; LANES]>) -> Extremes {
+fn extremes<const HISTOGRAM: bool>(groups: impl Iterator<Item = [f64; LANES]>) -> Extremes {
     let (mut least, mut most, mut special) = ([f64::INFINITY; LANES], [0.0f64; LANES], [0.0; LANES]);
     let mut zeros = [0.0; LANES];
     for x in groups {
@@ -100,7 +104,9 @@ fn extremes(groups: impl Iterator<Item = [f64; LANES]>) -> Extremes {
             let known = if finite { magnitude } else { 0.0 };
             let non_zero = if known > 0.0 { known } else { f64::INFINITY };
             special[lane] += if finite { 0.0 } else { 1.0 };
-            zeros[lane] += if magnitude == 0.0 { 1.0 } else { 0.0 };
+            if !HISTOGRAM {
+                zeros[lane] += if magnitude == 0.0 { 1.0 } else { 0.0 };
+            }
             most[lane] = if known > most[lane] { known } else { most[lane] };
             least[lane] = if non_zero < least[lane] { non_zero } else { least[lane] };
         }

@@ -60,7 +60,7 @@ pub(super) fn sweep<const FIELDS: bool, const MASK: bool>(load: &impl Load, fiel
         nan: add_up(special.nan),
         pos_inf: add_up(special.pos_inf),
         neg_inf: add_up(special.neg_inf),
-        zeros: add_up(zeros),
+        zeros: if FIELDS { 0 } else { add_up(zeros) },
         min: f32::from_bits(lanes(least).into_iter().fold(u32::MAX, u32::min).wrapping_add(1) >> 1),
         max: f32::from_bits(lanes(most).into_iter().fold(0, u32::max) >> 1),
         sum: fold(doubles(sum)),

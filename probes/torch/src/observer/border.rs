@@ -110,9 +110,9 @@ impl RawTensor {
     pub(crate) fn number(&self) -> Option<f64> {
         self.view().filter(|view| view.count() == 1).map(|view| {
             // SAFETY: the shim describes live memory, and is not called again while this runs.
-            let stats = unsafe { ampdoctor::scan::scan(&view) };
-            match (stats.nan, stats.pos_inf, stats.neg_inf) {
-                (0, 0, 0) => stats.sum.to_f64(),
+            let of_it = unsafe { ampdoctor::scan::summary(&view) };
+            match (of_it.nan, of_it.pos_inf, of_it.neg_inf) {
+                (0, 0, 0) => of_it.sum.to_f64(),
                 (0, 1, _) => f64::INFINITY,
                 (0, _, 1) => f64::NEG_INFINITY,
                 _ => f64::NAN,

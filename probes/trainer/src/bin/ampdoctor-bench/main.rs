@@ -7,18 +7,20 @@
 mod clock;
 mod machine;
 mod models;
+mod page;
 mod scan;
 mod step;
 mod table;
 mod ways;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use models::Shape;
+use page::Page;
 use table::Table;
 
 /// Measures what the doctor costs.
@@ -48,34 +50,55 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     tch::set_num_threads(1);
-    let mut page = introduction(options);
-    let mut part = |text: &str, titles: &[&str], rows: Vec<Vec<String>>| -> Result<()> {
-        let mut table = Table::new(titles);
-        rows.into_iter().for_each(|row| table.push(row));
-        let part = format!("{text}\n\n{}\n", table.markdown());
-        page.push_str(&part);
-        say(&part)
-    };
-    let mut steps = Vec::new();
-    for shape in models::SHAPES.iter().filter(|shape| shape.name.contains(&options.only)) {
-        eprintln!("measuring {}: about {} s", shape.name, step::seconds(options.rounds));
-        steps.extend(step::measure(shape, options.rounds)?);
-    }
-    if !steps.is_empty() {
-        part(STEP, step::TITLES, steps)?;
+    let mut page = Page::new(introduction(options));
+    let shapes: Vec<&Shape> = models::SHAPES.iter().filter(|shape| shape.name.contains(&options.only)).collect();
+    if !shapes.is_empty() {
+        steps(&mut page, &shapes, options.rounds)?;
     }
     if "scan".contains(&options.only) {
-        eprintln!("measuring the scan");
-        part(LARGE, scan::LARGE_TITLES, scan::large(options.rounds)?)?;
-        part(SMALL, scan::SMALL_TITLES, scan::small(options.rounds)?)?;
+        scans(&mut page, options.rounds)?;
     }
     if options.only == "ways" {
-        let conv = models::SHAPES.iter().find(|shape| shape.name == "conv").context("there is no convolution net")?;
-        part(WAYS, ways::TITLES, ways::measure(conv, options.rounds)?)?;
+        ways(&mut page, options.rounds)?;
     }
-    let Some(path) = &options.page else { return Ok(()) };
-    std::fs::write(path, page.trim_end().to_owned() + "\n")
-        .with_context(|| format!("the page could not be written; is its folder there? {}", path.display()))
+    options.page.as_deref().map_or(Ok(()), |path| page.write(path))
+}
+
+fn steps(page: &mut Page, shapes: &[&Shape], rounds: u32) -> Result<()> {
+    let table = Table::new(step::TITLES, "transformer, none again".len());
+    page.part(STEP, &table)?;
+    let mut recordings = Vec::new();
+    for shape in shapes {
+        let measured = step::measure(shape, rounds, page)?;
+        measured.rows.iter().try_for_each(|row| page.row(&table, row))?;
+        recordings.push(measured.recording);
+    }
+    let table = Table::new(step::RECORDING_TITLES, "transformer".len());
+    page.part(RECORDING, &table)?;
+    recordings.iter().try_for_each(|row| page.row(&table, row))
+}
+
+fn scans(page: &mut Page, rounds: u32) -> Result<()> {
+    tch::manual_seed(1);
+    let (large, small) = (Table::new(scan::LARGE_TITLES, 0), Table::new(scan::SMALL_TITLES, 0));
+    page.part(LARGE, &large)?;
+    for dtype in scan::DTYPES {
+        page.begin(&format!("the scan of 64 MB of {}", dtype.name()));
+        page.row(&large, &scan::large(*dtype, rounds)?)?;
+    }
+    page.part(SMALL, &small)?;
+    for dtype in scan::DTYPES {
+        page.row(&small, &scan::small(*dtype, rounds)?)?;
+    }
+    Ok(())
+}
+
+fn ways(page: &mut Page, rounds: u32) -> Result<()> {
+    let conv = models::SHAPES.iter().find(|shape| shape.name == "conv").context("there is no convolution net")?;
+    let table = Table::new(ways::TITLES, ways::names().map(str::len).max().unwrap_or(0));
+    page.part(WAYS, &table)?;
+    page.begin(conv.name);
+    ways::measure(conv, rounds)?.iter().try_for_each(|row| page.row(&table, row))
 }
 
 const STEP: &str = "\
@@ -86,11 +109,17 @@ how far its ratio is from 1 says how far the others can be trusted. *Off* record
 2 % of the time; *full* scans every step. The ratios are of processor time, of all threads, the recorder's writer among them: the
 median round, and the least and the most of all rounds. *It says* is the ratio that the doctor itself puts into its report.";
 
+const RECORDING: &str = "\
+## The recording
+
+What a scanned step adds to the recording. The bytes of an observation have their part of what the step takes beside them, of the names and of the frames: all
+bytes of the file over all observations in it.";
+
 const LARGE: &str = "\
 ## The scan of 64 MB
 
-The complete scan (counts, extremes, sums, exact histogram of the exponents) of standard normal elements against a plain read of the
-same memory, and against ATen's `aminmax`, which finds the extremes alone. One thread.";
+The complete scan (counts, extremes, sums, exact histogram of the exponents) of standard normal elements, and the summary, which is the
+scan without the histogram, against a plain read of the same memory, and against ATen's `aminmax`, which finds the extremes alone. One thread.";
 
 const SMALL: &str = "\
 ## The scan of 64 kB
@@ -106,13 +135,8 @@ fn introduction(options: &Options) -> String {
     let only = if options.only.is_empty() { String::new() } else { format!(" --only {}", options.only) };
     format!(
         "# What it costs\n\nMeasured by `ampdoctor-bench --rounds {}{only}` (`make bench`) on {}; do not edit. Contestants take turns, so \
-         that a machine that slows\ndown slows all of them, and all figures to compare are ratios of the same run.\n\n",
+         that a machine that slows\ndown slows all of them, and all figures to compare are ratios of the same run.\n",
         options.rounds,
         machine::describe(),
     )
-}
-
-/// Unlike `println!`, does not panic when nobody reads any more.
-fn say(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }

@@ -9,21 +9,26 @@ use tch::{Device, Tensor};
 
 use crate::clock::{Took, median, time};
 use crate::models::Shape;
+use crate::page::Page;
 
 /// The titles of the columns.
 pub(crate) const TITLES: &[&str] =
     &["shape, doctor", "CPU ratio", "least", "most", "fastest step", "it says", "ms a step", "to reach"];
 
-/// A contestant runs about this long in each round, and long enough for a budget to space its full steps.
+/// The titles of the columns of what was recorded.
+pub(crate) const RECORDING_TITLES: &[&str] =
+    &["shape", "observations a step", "bytes a step", "bytes an observation", "to reach"];
+
+/// A contestant runs about this long in each round.
 const TURN_SECONDS: f64 = 3.0;
-const TURN_STEPS: std::ops::RangeInclusive<usize> = 40..=200;
+/// A turn has as many steps, however fast or slow they are: enough for a mean.
+const TURN_STEPS: std::ops::RangeInclusive<usize> = 10..=200;
+/// Under a budget it has at least so many: the full steps are spaced, and the first of them, the dearest, is waited off.
+const BUDGET_STEPS: usize = 40;
 /// Steps before the clock runs: the caches warm, and the budget finds its spacing.
 const WARM_UP: usize = 2;
-
-/// About how long [`measure`] takes on a machine of its own.
-pub(crate) fn seconds(rounds: u32) -> u32 {
-    (TURN_SECONDS * 1.1) as u32 * rounds * Contestant::ALL.len() as u32
-}
+/// Bytes that an observation is to take at most.
+const BYTES_TO_REACH: u32 = 60;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contestant {
@@ -57,6 +62,12 @@ impl Contestant {
         }
     }
 
+    /// How many steps it is timed for, where a step takes so many seconds.
+    fn steps(self, step_seconds: f64) -> usize {
+        let steps = ((TURN_SECONDS / step_seconds) as usize).clamp(*TURN_STEPS.start(), *TURN_STEPS.end());
+        if self == Self::Default { steps.max(BUDGET_STEPS) } else { steps }
+    }
+
     fn attach(self, vs: &nn::VarStore, run: &std::path::Path) -> Result<Option<Doctor>> {
         let builder = Doctor::builder().run(run);
         let doctor = match self {
@@ -71,8 +82,16 @@ impl Contestant {
     }
 }
 
-/// The rows for one shape.
-pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<Vec<String>>> {
+/// What was measured of one shape.
+pub(crate) struct Measured {
+    /// The rows of its contestants.
+    pub(crate) rows: Vec<Vec<String>>,
+    /// The row of what a full step records.
+    pub(crate) recording: Vec<String>,
+}
+
+/// Measures one shape.
+pub(crate) fn measure(shape: &Shape, rounds: u32, page: &Page) -> Result<Measured> {
     tch::manual_seed(1);
     let vs = nn::VarStore::new(Device::Cpu);
     let mut bench = Bench {
@@ -81,22 +100,40 @@ pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<Vec<String>>> {
         vs,
         runs: tempfile::tempdir().context("a folder for the recordings could not be made")?,
     };
-    let steps = bench.steps_per_turn();
+    let step_seconds = bench.step_seconds();
+    let total = seconds(step_seconds, rounds);
+    page.begin(&format!("{}: {:.0} ms a step, about {total:.0} s", shape.name, 1e3 * step_seconds));
+    let began = Instant::now();
     let mut turns: Vec<Vec<Turn>> = Vec::new();
     for round in 0..rounds {
         // The order turns, so that nobody always runs behind the same other.
         let mut of_round = vec![Turn::default(); Contestant::ALL.len()];
         for offset in 0..Contestant::ALL.len() {
             let index = (offset + round as usize) % Contestant::ALL.len();
-            of_round[index] = bench.turn(Contestant::ALL[index], steps)?;
+            let (who, passed) = (Contestant::ALL[index], began.elapsed().as_secs());
+            page.progress(&format!(
+                "round {} of {rounds}: {}, {passed} s of about {total:.0} s",
+                round + 1,
+                who.name()
+            ));
+            of_round[index] = bench.turn(who, who.steps(step_seconds))?;
         }
         turns.push(of_round);
     }
-    Ok(Contestant::ALL
-        .iter()
-        .enumerate()
-        .map(|(index, &who)| row(shape, who, &column(&turns, index), &column(&turns, 0)))
-        .collect())
+    let columns = || Contestant::ALL.iter().enumerate().map(|(index, &who)| (who, column(&turns, index)));
+    let alone = column(&turns, 0);
+    let full = columns().filter(|(who, _)| *who == Contestant::Full).flat_map(|(_, turns)| turns);
+    Ok(Measured {
+        rows: columns().map(|(who, turns)| row(shape, who, &turns, &alone)).collect(),
+        recording: recording_row(shape, &full.map(|turn| turn.recorded).collect::<Vec<_>>()),
+    })
+}
+
+/// About how long [`measure`] takes on a machine of its own.
+fn seconds(step_seconds: f64, rounds: u32) -> f64 {
+    let steps: usize = Contestant::ALL.iter().map(|who| who.steps(step_seconds) + WARM_UP).sum();
+    // Those that watch take a little longer than those that do not.
+    1.05 * f64::from(rounds) * steps as f64 * step_seconds
 }
 
 struct Bench {
@@ -115,15 +152,24 @@ struct Turn {
     fastest: f64,
     /// What the doctor itself says that it took, as a share of the time of the training alone.
     told: f64,
+    /// What the doctor wrote down.
+    recorded: Recorded,
+}
+
+/// The size of recordings.
+#[derive(Clone, Copy, Default)]
+struct Recorded {
+    steps: usize,
+    observations: usize,
+    bytes: u64,
 }
 
 impl Bench {
-    fn steps_per_turn(&mut self) -> usize {
+    /// Seconds that a step takes, about: the fastest of three, after one to warm up.
+    fn step_seconds(&mut self) -> f64 {
         self.step(&mut None);
-        let began = Instant::now();
-        self.step(&mut None);
-        let steps = TURN_SECONDS / began.elapsed().as_secs_f64().max(1e-6);
-        (steps as usize).clamp(*TURN_STEPS.start(), *TURN_STEPS.end())
+        let seconds = (0..3).map(|_| time(|| self.step(&mut None)).wall);
+        seconds.fold(f64::INFINITY, f64::min).max(1e-6)
     }
 
     fn turn(&mut self, who: Contestant, steps: usize) -> Result<Turn> {
@@ -132,9 +178,10 @@ impl Bench {
             self.step(&mut doctor);
         }
         let took: Vec<Took> = (0..steps).map(|_| time(|| self.step(&mut doctor))).collect();
-        let told = doctor.map(told).transpose()?.unwrap_or(0.0);
+        let (told, recorded) = doctor.map(told).transpose()?.unwrap_or_default();
         Ok(Turn {
             told,
+            recorded,
             cpu: took.iter().map(|step| step.cpu).sum::<f64>() / steps as f64,
             fastest: took.iter().map(|step| step.wall).fold(f64::INFINITY, f64::min),
         })
@@ -149,20 +196,22 @@ impl Bench {
     }
 }
 
-/// The share that the doctor's recording names, over the steps that were timed.
-fn told(doctor: Doctor) -> Result<f64> {
+/// The share that the doctor's recording names, over the steps that were timed, and its size.
+fn told(doctor: Doctor) -> Result<(f64, Recorded)> {
     let report = doctor.finish();
     let path = report.recording().context("there is no recording")?;
     let (mut probe, mut work) = (0, 0);
+    let mut recorded = Recorded { bytes: std::fs::metadata(path)?.len(), ..Recorded::default() };
     for record in ampdoctor::recording::read_run(path)? {
-        if let ampdoctor::observation::Record::Step(step) = record?
-            && step.index >= WARM_UP as u64
-        {
+        let ampdoctor::observation::Record::Step(step) = record? else { continue };
+        recorded.steps += 1;
+        recorded.observations += step.observations.len();
+        if step.index >= WARM_UP as u64 {
             probe += step.cost.probe_ns;
             work += step.cost.step_ns.saturating_sub(step.cost.probe_ns);
         }
     }
-    Ok(probe as f64 / work.max(1) as f64)
+    Ok((probe as f64 / work.max(1) as f64, recorded))
 }
 
 fn column(turns: &[Vec<Turn>], index: usize) -> Vec<Turn> {
@@ -183,6 +232,20 @@ fn row(shape: &Shape, who: Contestant, turns: &[Turn], alone: &[Turn]) -> Vec<St
         ratio(1.0 + median(turns.iter().map(|turn| turn.told).collect())),
         format!("{:.2}", 1e3 * median(turns.iter().map(|turn| turn.cpu).collect())),
         who.target(shape).map_or(String::new(), |target| format!("{target:.2}")),
+    ]
+}
+
+/// What full steps took, over all recordings of them.
+fn recording_row(shape: &Shape, recorded: &[Recorded]) -> Vec<String> {
+    let sum = |of: fn(&Recorded) -> u64| recorded.iter().map(of).sum::<u64>() as f64;
+    let (steps, observations) = (sum(|r| r.steps as u64), sum(|r| r.observations as u64));
+    let bytes = sum(|r| r.bytes);
+    vec![
+        shape.name.to_owned(),
+        format!("{:.0}", observations / steps),
+        format!("{:.0}", bytes / steps),
+        format!("{:.1}", bytes / observations),
+        BYTES_TO_REACH.to_string(),
     ]
 }
 

@@ -1,40 +1,42 @@
-//! Tables that read well in a terminal and as Markdown.
+//! Tables that read well in a terminal and as Markdown, a line at a time: a row is printed as soon as it is measured.
 
-/// Columns with their titles, and rows of as many cells.
+/// The least width of a column of figures.
+const FIGURE: usize = 6;
+
+/// The columns of a table.
 pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
+    titles: &'static [&'static str],
+    widths: Vec<usize>,
 }
 
 impl Table {
-    /// A table without rows yet.
-    pub(crate) fn new(titles: &[&str]) -> Self {
-        Self { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
+    /// Columns with these titles. The first is of names, which are expected to have at most `name` characters, the others of figures.
+    pub(crate) fn new(titles: &'static [&'static str], name: usize) -> Self {
+        let widths = titles.iter().enumerate().map(|(column, title)| {
+            let expected = if column == 0 { name } else { FIGURE };
+            title.chars().count().max(expected)
+        });
+        Self { titles, widths: widths.collect() }
     }
 
-    /// Adds a row.
-    pub(crate) fn push(&mut self, row: Vec<String>) {
-        debug_assert_eq!(row.len(), self.rows[0].len());
-        self.rows.push(row);
-    }
-
-    /// Markdown whose columns are aligned; each line ends with a line break. The first column is of names, the others of figures.
-    pub(crate) fn markdown(&self) -> String {
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-            format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
-        };
-        let rule = widths.iter().enumerate().map(|(column, &width)| match column {
+    /// The titles and the rule below them.
+    pub(crate) fn head(&self) -> String {
+        let titles: Vec<String> = self.titles.iter().map(|&title| title.to_owned()).collect();
+        let rule = self.widths.iter().enumerate().map(|(column, &width)| match column {
             0 => "-".repeat(width + 2),
             _ => format!("{}:", "-".repeat(width + 1)),
         });
-        let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
-        let (titles, rows) = (&self.rows[0], &self.rows[1..]);
-        line(titles) + &rule + &rows.iter().map(line).collect::<String>()
+        format!("{}|{}|\n", self.row(&titles), rule.collect::<Vec<_>>().join("|"))
+    }
+
+    /// A row, with its line break.
+    pub(crate) fn row(&self, cells: &[String]) -> String {
+        debug_assert_eq!(cells.len(), self.titles.len());
+        let cells = cells.iter().zip(&self.widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
     }
 }
 
@@ -44,12 +46,13 @@ mod tests {
 
     #[test]
     fn names_stand_left_and_figures_right() {
-        let mut table = Table::new(&["shape", "CPU"]);
-        table.push(vec!["mlp".into(), "1.02".into()]);
-        table.push(vec!["conv net".into(), "1.1".into()]);
+        let table = Table::new(&["shape", "CPU", "fastest step"], 8);
+        let rows = [["mlp", "1.02", "1.01"], ["conv net", "1.1", "1.05"]];
+        let rows: String = rows.iter().map(|row| table.row(&row.map(str::to_owned))).collect();
         assert_eq!(
-            table.markdown(),
-            "| shape    |  CPU |\n|----------|-----:|\n| mlp      | 1.02 |\n| conv net |  1.1 |\n"
+            table.head() + &rows,
+            "| shape    |    CPU | fastest step |\n|----------|-------:|-------------:|\n\
+             | mlp      |   1.02 |         1.01 |\n| conv net |    1.1 |         1.05 |\n"
         );
     }
 }

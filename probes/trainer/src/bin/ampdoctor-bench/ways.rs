@@ -49,6 +49,11 @@ enum Watch {
     Full,
 }
 
+/// The names of the ways.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    Way::ALL.into_iter().map(Way::name)
+}
+
 /// The rows, one for each way.
 pub(crate) fn measure(shape: &Shape, rounds: u32) -> Result<Vec<Vec<String>>> {
     tch::manual_seed(1);

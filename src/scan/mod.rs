@@ -15,8 +15,8 @@
 //!     add the block to the 64-bit statistics
 //! ```
 //!
-//! A summary is the same without the fields and the histogram: the sweep counts the zeros, which the histogram would tell, and so
-//! a look at the elements is all there is.
+//! A summary is the same without the fields and the histogram, and counts the zeros, which the histogram would tell: one look at the
+//! elements is all there is. In halves it first looks only whether there is a zero, and again where there is, or counts at once where most blocks had one.
 //!
 //! `f16` and `bf16` have a sweep of their own: extremes and fields sixteen at a time. In a block with subnormals of `f16` the fields are those of the elements as `f32`, where they are normal
 //! numbers with exponents of their own. A difference is taken in registers and goes the way of `f32`. `f64` has its own loops in

@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use super::block::{BLOCK, Block, EXPONENTS, Exponents, f32_sums_suffice};
 use super::wide::Tables;
 use super::{Dtype, Stats};
-use halves::Half;
+use halves::{Half, HalfSweep, note};
 use load::{Bf16, Difference, F16, F32, Load, Plain};
 
 /// Elements that one turn of the loops takes: their exponents fill a vector of bytes.
@@ -56,10 +56,11 @@ fn halves<const HISTOGRAM: bool, H: Half>(bytes: &[u8], stats: &mut Stats) {
     let load = Plain::<H>::new(bytes);
     let mut fields = Fields::new(load.len());
     // Subnormals seldom come alone: once there was one, the fields of the next blocks are at once those of `f32`.
-    let expected = HISTOGRAM && stats.max_abs > 0.0 && stats.min_abs < f64::from(H::MIN_NORMAL);
-    let seen = match expected {
-        true => halves::sweep::<HISTOGRAM, H, true>(bytes, &mut fields),
-        false => halves::sweep::<HISTOGRAM, H, false>(bytes, &mut fields),
+    let expected = stats.max_abs > 0.0 && stats.min_abs < f64::from(H::MIN_NORMAL);
+    let seen = match (HISTOGRAM, expected) {
+        (false, _) => without_fields::<H>(bytes, &mut fields, stats),
+        (true, true) => halves::sweep::<H, { note::F32_FIELD }>(bytes, &mut fields),
+        (true, false) => halves::sweep::<H, { note::OWN_FIELD }>(bytes, &mut fields),
     };
     let (min, max) = (H::from_bits(seen.min), H::from_bits(seen.max));
     if !max.is_finite() || !f32_sums_suffice(max) {
@@ -77,6 +78,19 @@ fn halves<const HISTOGRAM: bool, H: Half>(bytes: &[u8], stats: &mut Stats) {
     }
     let bias = if subnormal || expected { 0 } else { H::BIAS };
     add_counted(&load, &mut fields, bias, block, stats);
+}
+
+/// A sweep that counts the zeros, if there are any.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn without_fields<H: Half>(bytes: &[u8], fields: &mut Fields, stats: &Stats) -> HalfSweep {
+    let frequent = stats.zeros > stats.count / BLOCK as u64;
+    if !frequent {
+        let seen = halves::sweep::<H, { note::NOTHING }>(bytes, fields);
+        if seen.min > 0 {
+            return seen;
+        }
+    }
+    halves::sweep::<H, { note::ZEROS }>(bytes, fields)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -81,7 +81,7 @@ pub(super) mod note {
     pub const F32_FIELD: u8 = 1;
     /// Nothing, but zeros are counted.
     pub const ZEROS: u8 = 2;
-    /// Nothing: where there is a zero, the padding too, the smallest magnitude is 0. A sixth faster than counting.
+    /// Nothing: where there is a zero, the padding too, the smallest magnitude is 0. A tenth faster than counting.
     pub const NOTHING: u8 = 3;
 }
 

@@ -112,8 +112,8 @@ median round, and the least and the most of all rounds. *It says* is the ratio t
 const RECORDING: &str = "\
 ## The recording
 
-What a scanned step adds to the recording. The bytes of an observation have their part of what the step takes beside them, of the names and of the frames: all
-bytes of the file over all observations in it.";
+What a run takes that scans every step: the observations, what else a step holds (cost, loss, what the loop did, the frame), and what stands there
+once (the names of the sites).";
 
 const LARGE: &str = "\
 ## The scan of 64 MB

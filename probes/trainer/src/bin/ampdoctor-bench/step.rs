@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use ampdoctor::observation::Record;
+use ampdoctor::recording::{encode_frame, read_run};
 use ampdoctor_torch::Doctor;
 use anyhow::{Context, Result, ensure};
 use tch::nn::{self, OptimizerConfig};
@@ -16,8 +18,14 @@ pub(crate) const TITLES: &[&str] =
     &["shape, doctor", "CPU ratio", "least", "most", "fastest step", "it says", "ms a step", "to reach"];
 
 /// The titles of the columns of what was recorded.
-pub(crate) const RECORDING_TITLES: &[&str] =
-    &["shape", "observations a step", "bytes a step", "bytes an observation", "to reach"];
+pub(crate) const RECORDING_TITLES: &[&str] = &[
+    "shape",
+    "observations a step",
+    "bytes an observation",
+    "to reach",
+    "bytes a step beside them",
+    "bytes of the names",
+];
 
 /// A contestant runs about this long in each round.
 const TURN_SECONDS: f64 = 3.0;
@@ -161,7 +169,35 @@ struct Turn {
 struct Recorded {
     steps: usize,
     observations: usize,
-    bytes: u64,
+    /// Bytes of the observations alone.
+    bytes: usize,
+    /// What the steps take beside them.
+    beside: usize,
+    /// What stands there once: the run and its sites.
+    once: usize,
+}
+
+impl Recorded {
+    fn add(&mut self, record: Record) {
+        let whole = bytes_of(&record);
+        let Record::Step(mut step) = record else {
+            self.once += whole;
+            return;
+        };
+        self.steps += 1;
+        self.observations += step.observations.len();
+        step.observations.clear();
+        let beside = bytes_of(&Record::Step(step));
+        self.beside += beside;
+        self.bytes += whole - beside;
+    }
+}
+
+/// What a record takes in the file, its frame included.
+fn bytes_of(record: &Record) -> usize {
+    let mut frame = Vec::new();
+    encode_frame(record, &mut frame);
+    frame.len()
 }
 
 impl Bench {
@@ -201,15 +237,16 @@ fn told(doctor: Doctor) -> Result<(f64, Recorded)> {
     let report = doctor.finish();
     let path = report.recording().context("there is no recording")?;
     let (mut probe, mut work) = (0, 0);
-    let mut recorded = Recorded { bytes: std::fs::metadata(path)?.len(), ..Recorded::default() };
-    for record in ampdoctor::recording::read_run(path)? {
-        let ampdoctor::observation::Record::Step(step) = record? else { continue };
-        recorded.steps += 1;
-        recorded.observations += step.observations.len();
-        if step.index >= WARM_UP as u64 {
+    let mut recorded = Recorded::default();
+    for record in read_run(path)? {
+        let record = record?;
+        if let Record::Step(step) = &record
+            && step.index >= WARM_UP as u64
+        {
             probe += step.cost.probe_ns;
             work += step.cost.step_ns.saturating_sub(step.cost.probe_ns);
         }
+        recorded.add(record);
     }
     Ok((probe as f64 / work.max(1) as f64, recorded))
 }
@@ -237,15 +274,15 @@ fn row(shape: &Shape, who: Contestant, turns: &[Turn], alone: &[Turn]) -> Vec<St
 
 /// What full steps took, over all recordings of them.
 fn recording_row(shape: &Shape, recorded: &[Recorded]) -> Vec<String> {
-    let sum = |of: fn(&Recorded) -> u64| recorded.iter().map(of).sum::<u64>() as f64;
-    let (steps, observations) = (sum(|r| r.steps as u64), sum(|r| r.observations as u64));
-    let bytes = sum(|r| r.bytes);
+    let sum = |of: fn(&Recorded) -> usize| recorded.iter().map(of).sum::<usize>() as f64;
+    let (steps, observations) = (sum(|r| r.steps), sum(|r| r.observations));
     vec![
         shape.name.to_owned(),
         format!("{:.0}", observations / steps),
-        format!("{:.0}", bytes / steps),
-        format!("{:.1}", bytes / observations),
+        format!("{:.1}", sum(|r| r.bytes) / observations),
         BYTES_TO_REACH.to_string(),
+        format!("{:.0}", sum(|r| r.beside) / steps),
+        format!("{:.0}", sum(|r| r.once) / recorded.len() as f64),
     ]
 }
 

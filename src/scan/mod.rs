@@ -110,7 +110,7 @@ pub unsafe fn summary(view: &TensorView<'_>) -> Summary {
     unsafe { summary_with(Kernel::best(), view) }
 }
 
-/// [`summary`] by a kernel of one's choice.
+/// [`summary()`] by a kernel of one's choice.
 ///
 /// # Panics
 /// As [`scan`].
@@ -122,7 +122,7 @@ pub unsafe fn summary_with(kernel: Kernel, view: &TensorView<'_>) -> Summary {
     unsafe { feed_all(Scanner::summary(kernel, view.dtype), view) }.into()
 }
 
-/// The [`summary`] of a slice.
+/// The [`summary()`] of a slice.
 pub fn summary_slice<T: Element>(elements: &[T]) -> Summary {
     dense::scan(Scanner::summary(Kernel::best(), T::DTYPE), bytes_of(elements)).into()
 }

@@ -12,6 +12,7 @@ mod masks;
 mod maxima;
 mod metrics;
 mod non_finite;
+mod read_in_fp16;
 mod recipe;
 mod scale_dynamics;
 mod shadows;
@@ -47,6 +48,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use judged::Judgement;
+use read_in_fp16::ReadInFp16;
 
 use crate::observation::{
     End, Note, Observation, Probe, Record, RunInfo, ScalerConfig, ScalerEvent, Site, SiteId, Step, Thinned, Tier,
@@ -92,6 +94,7 @@ pub struct Aggregate {
     pub end: Option<End>,
     /// Layers of which an operator's output or its gradient was seen, and whether any was held in FP16.
     computes_in_fp16: BTreeMap<String, bool>,
+    read_in_fp16: ReadInFp16,
     /// Made when it is asked for, once a record.
     judgement: OnceLock<Judgement>,
 }
@@ -184,6 +187,12 @@ impl Aggregate {
         site.dtype == Dtype::F16 || site.probe == Probe::ParamGrad && self.has_fp16_gradients() && may_compute_in_fp16()
     }
 
+    /// Whether an infinity in this tensor may be an overflow of FP16: where it [went through FP16](Self::went_through_fp16), and where it is the gradient of an
+    /// activation that an operator read in FP16, and that collects what each operator which took it hands back.
+    pub fn may_overflow_in_fp16(&self, site: &Site) -> bool {
+        self.went_through_fp16(site) || site.probe == Probe::ActivationGrad && self.read_in_fp16.has(site)
+    }
+
     /// Adds one record.
     pub fn apply(&mut self, record: Record) {
         self.judgement.take();
@@ -244,6 +253,7 @@ impl Aggregate {
         self.scale_dynamics.push(&step, self.scaler_config.as_ref());
         let previous_full_step = self.instrument.last_full_step;
         self.non_finite.push(&step, &self.sites, previous_full_step);
+        self.read_in_fp16.push(&step, &self.sites);
         for event in &step.scaler {
             self.count_event(event, &step);
         }

@@ -230,7 +230,7 @@ pub(super) fn blows_up(aggregate: &Aggregate, origin: &Origin, limits: &Limits) 
 fn is_overflow(aggregate: &Aggregate, origin: &Origin) -> bool {
     origin.inf > 0
         && !is_pole_of_derivative(aggregate, origin)
-        && aggregate.site(origin.site).is_some_and(|s| aggregate.went_through_fp16(&s.site))
+        && aggregate.site(origin.site).is_some_and(|s| aggregate.may_overflow_in_fp16(&s.site))
 }
 
 /// How often the last steps overflowed and since when, if often enough. Skips from the first step on that have ended by themselves do not count.

@@ -6,7 +6,7 @@ use super::super::{Firing, Limits, Threshold};
 use super::advice::{Pass, advice_for};
 use super::{NAME, firing, kind};
 use crate::aggregate::{Aggregate, BackwardOrigins, Origin};
-use crate::observation::{ScalerEvent, Site};
+use crate::observation::{Probe, Provenance, ScalerEvent, Site, SiteId};
 
 /// Ratio of the scales between which a NaN must persist: 2^8.
 pub(super) const INDEPENDENT_RATIO: Threshold = Threshold::new(
@@ -53,7 +53,11 @@ pub(super) fn backward(aggregate: &Aggregate, limits: &Limits) -> Option<Firing>
         site.label(),
         kind(&origin),
         share((origin.nan + origin.inf) as f64 / origin.count.max(1) as f64),
-        via.map_or(String::new(), |v| format!("; the backward of `{}` made it", v.label())),
+        via.map_or(String::new(), |v| format!(
+            "; the backward of `{}`{} made it",
+            v.label(),
+            or_another(aggregate, site)
+        )),
     );
     let mut firing = firing(
         aggregate,
@@ -74,6 +78,18 @@ pub(super) fn backward(aggregate: &Aggregate, limits: &Limits) -> Option<Firing>
     Some(firing)
 }
 
+/// Of an activation that several operators took, which of them it was is not known.
+fn or_another(aggregate: &Aggregate, gradient: &Site) -> String {
+    let is_activation = |id: &SiteId| {
+        aggregate.site(*id).map(|s| &s.site).is_some_and(|s| {
+            s.probe == Probe::Activation && s.layer == gradient.layer && s.operator == gradient.operator
+        })
+    };
+    let takes = |made: &Provenance| made.inputs.iter().flatten().any(is_activation);
+    let readers = aggregate.latest_observations().filter(|(o, _)| o.provenance.as_deref().is_some_and(takes)).count();
+    if readers > 1 { format!(", or of another of the {readers} operators that take it,") } else { String::new() }
+}
+
 /// Why the loss scale cannot have made this gradient non-finite; `None` where it may have.
 fn why_not_the_scale(
     aggregate: &Aggregate,
@@ -82,7 +98,7 @@ fn why_not_the_scale(
     history: &BackwardOrigins,
     limits: &Limits,
 ) -> Option<String> {
-    if !aggregate.went_through_fp16(site) {
+    if !aggregate.may_overflow_in_fp16(site) {
         return Some(format!(
             "It is held in {}, whose range no loss scale exhausts: it is independent of the scale.",
             format_name(site.dtype)

@@ -118,6 +118,40 @@ fn what_follows_from_an_origin_is_not_another_finding() {
     assert_eq!((only(&d).layer.as_str(), only(&d).last_step), ("fc2", 2));
 }
 
+/// A layer norm in FP32 that three FP16 layers read, and a gradient of it that is infinite for three steps, until the scaler has found its scale.
+fn read_in(dtype: Dtype) -> Diagnosis {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(65536.0);
+    run.steps(12, |s, i| {
+        let scale = 2f64.powi(16 - i.min(3) as i32);
+        if i < 3 {
+            s.loss(3.0).skipped(scale, scale / 2.0)
+        } else {
+            s.loss(3.0).applied(scale)
+        };
+        s.activation("ln", "layer_norm", F32, &normal(64, 1.0, i));
+        for layer in ["q", "k", "v"] {
+            s.activation(layer, "linear", dtype, &normal(64, 1.0, i)).from(&["ln/layer_norm"]);
+            s.gradient(layer, "linear", dtype, &normal(64, 100.0, i));
+        }
+        let mut gradient = normal(64, 100.0, i);
+        if i < 3 {
+            gradient[0] = f64::INFINITY;
+        }
+        s.gradient("ln", "layer_norm", F32, &gradient).via("q", "linear", dtype);
+    });
+    diagnose(&run)
+}
+
+#[test]
+fn an_fp32_gradient_that_an_fp16_operator_handed_back_overflows_with_the_scale() {
+    assert!(found(&read_in(F16)).is_empty(), "{:#?}", read_in(F16).findings());
+    let d = read_in(F32);
+    let f = first(&d, "AMP501").expect("found");
+    assert_eq!((f.layer.as_str(), f.onset_step), ("ln", 0));
+    assert!(f.explanation.contains("`q/linear`, or of another of the 3 operators that take it,"), "{}", f.explanation);
+}
+
 #[test]
 fn a_nan_born_in_backward_is_named_at_once_where_range_cannot_be_the_cause() {
     let mut run = Scenario::new();

@@ -51,6 +51,13 @@ pub enum Act {
         /// Whether the operator divides by the size of the gradients, as Adam's and RMSprop's does.
         adaptive: bool,
     },
+    /// The library's scaler withheld an optimizer's step, for its gradients are not finite.
+    Withheld {
+        /// Parameters of the optimizer that hold a gradient.
+        parameters: u32,
+        /// Of those, parameters whose gradient still held that of an earlier step.
+        stale: u32,
+    },
     /// A scaler of somebody else updated one scale twice, with nothing unscaled in between.
     UpdatedAgain,
     /// A scaler of somebody else unscaled gradients in FP16.

@@ -16,6 +16,7 @@ pub(super) fn encode(event: &RecipeEvent) -> schema::RecipeEvent {
         Act::Stepped { parameters, stale, adaptive } => {
             Kind::Stepped(schema::ParametersStepped { parameters, stale, adaptive })
         }
+        Act::Withheld { parameters, stale } => Kind::Withheld(schema::StepWithheld { parameters, stale }),
         Act::UpdatedAgain => Kind::UpdatedAgain(schema::UpdatedAgain {}),
         Act::HalfUnscaled { parameters } => Kind::HalfUnscaled(schema::HalfUnscaled { parameters }),
         Act::Refused { optimizer, refusal, parameters } => {
@@ -37,6 +38,7 @@ pub(super) fn decode(event: schema::RecipeEvent) -> Option<RecipeEvent> {
         Kind::Stepped(schema::ParametersStepped { parameters, stale, adaptive }) => {
             Act::Stepped { parameters, stale, adaptive }
         }
+        Kind::Withheld(schema::StepWithheld { parameters, stale }) => Act::Withheld { parameters, stale },
         Kind::UpdatedAgain(_) => Act::UpdatedAgain,
         Kind::HalfUnscaled(schema::HalfUnscaled { parameters }) => Act::HalfUnscaled { parameters },
         Kind::Refused(schema::CallRefused { optimizer, refusal, parameters }) => {

@@ -404,7 +404,7 @@ pub struct RecipeEvent {
     /// How many of the step's scaler events came before it.
     #[prost(uint32, tag = "1")]
     pub after: u32,
-    #[prost(oneof = "recipe_event::Kind", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "recipe_event::Kind", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: ::core::option::Option<recipe_event::Kind>,
 }
 /// Nested message and enum types in `RecipeEvent`.
@@ -427,6 +427,8 @@ pub mod recipe_event {
         HalfUnscaled(super::HalfUnscaled),
         #[prost(message, tag = "9")]
         Refused(super::CallRefused),
+        #[prost(message, tag = "10")]
+        Withheld(super::StepWithheld),
     }
 }
 /// A backward pass began.
@@ -492,6 +494,15 @@ pub struct ParametersStepped {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdatedAgain {}
 /// A foreign scaler unscaled gradients in f16.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StepWithheld {
+    /// Parameters of the optimizer that hold a gradient.
+    #[prost(uint32, tag = "1")]
+    pub parameters: u32,
+    /// Of those, parameters whose gradient still held that of an earlier step.
+    #[prost(uint32, tag = "2")]
+    pub stale: u32,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HalfUnscaled {
     /// At most 16.

@@ -117,6 +117,8 @@ const ROWS: &[Row] = {
             Ever,
             &[&["AMP403", "AMP701"], LARGE_ACTIVATIONS, &["AMP202"], SCALE_FALLS, NOT_FINITE, NOT_LEARNING],
         ),
+        // The first overflow is a step before the first gradient that was not cleared after it.
+        row("AMP606", Anywhere, Whenever, &[&["AMP202", "AMP501"], SCALE_FALLS]),
         row("AMP607", Anywhere, Ever, &[&["AMP306", "AMP403", "AMP701", "AMP202"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP608", Anywhere, Ever, &[&["AMP306", "AMP403", "AMP701", "AMP202"], FADING_GRADIENTS, NOT_LEARNING]),
         row("AMP609", Anywhere, Ever, &[&["AMP202"], FADING_GRADIENTS, SCALE_FALLS, NOT_FINITE, NOT_LEARNING]),

@@ -10,7 +10,8 @@
 //! ## How it decides
 //!
 //! **Error**: at two watched steps an optimizer stepped a parameter whose gradient still held what an earlier step had used. The doctor knows it by
-//! the memory: between the earlier step and the next backward pass nobody cleared the gradient or wrote to it.
+//! the memory: between the earlier step and the next backward pass nobody cleared the gradient or wrote to it. The same of steps that the scaler
+//! withheld: a first scale that is too high, as most are, then leaves an infinity in the gradients for good.
 //!
 //! ## What to do
 //!
@@ -61,30 +62,42 @@ impl Rule for StaleGradients {
 
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         judge(aggregate, |mistake, sighting| {
-            let Mistake::Stale { stale, parameters } = *mistake else { return None };
+            let Mistake::Stale { stale, parameters, withheld } = *mistake else { return None };
             if (sighting.times as f64) < limits.of(&SIGHTINGS) {
                 return None;
             }
             Some(Telling {
                 severity: Severity::Error,
                 evidence: vec![counted("stale_gradients", u64::from(stale)), counted("stepped_parameters", u64::from(parameters))],
-                explanation: format!(
-                    "From step {} on the gradients of {stale} of {parameters} parameters still held what an earlier step had used when the next backward pass began, and it added to them: \
-                     the optimizer steps along the sum of all batches so far.",
-                    sighting.first
-                ),
+                explanation: explanation(sighting.first, stale, parameters, withheld),
                 remedy: "Call `opt.zero_grad()` once per step, before backward (before the first micro-batch of an accumulation).".into(),
             })
         })
     }
 }
 
+fn explanation(first: u64, stale: u32, parameters: u32, withheld: bool) -> String {
+    let (held, so) = if withheld {
+        (
+            "what the scaler had found to be not finite",
+            "an infinity stays in them for good, so that no scale is low enough and every step is skipped",
+        )
+    } else {
+        ("what an earlier step had used", "the optimizer steps along the sum of all batches so far")
+    };
+    format!(
+        "From step {first} on the gradients of {stale} of {parameters} parameters still held {held} when the next backward pass began, and it added to them: {so}."
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::recipe_mistake::testing::*;
     use crate::observation::Act;
+    use crate::observation::scenario::{Scenario, normal};
     use crate::rules::Severity;
-    use crate::rules::silence::found;
+    use crate::rules::silence::{diagnose, first, found};
+    use crate::scan::Dtype::{F16, F32};
 
     fn stale(s: &mut crate::observation::scenario::StepBuilder<'_>) {
         backward(s, 2);
@@ -99,6 +112,28 @@ mod tests {
         let d = run(4, |s, i| if i == 0 { sound(s) } else { stale(s) });
         let f = only(&d, "AMP606");
         assert_eq!((f.severity, f.onset_step), (Severity::Error, 1));
+    }
+
+    #[test]
+    fn an_infinity_that_stays_because_nobody_clears_it_is_why_every_step_is_skipped() {
+        let mut run = Scenario::new();
+        run.dynamic_scaler(65536.0).steps(20, |s, i| {
+            let scale = 2f64.powi(16 - i as i32);
+            s.loss(2.0).act(Act::Backward { holding: 2 * u32::from(i > 0), used: 2 * u32::from(i > 0), product: None });
+            s.activation("head", "linear", F16, &normal(64, 1.0, i)).gradient(
+                "head",
+                "linear",
+                F16,
+                &normal(64, 1.0, i),
+            );
+            s.act(Act::Withheld { parameters: 2, stale: 2 * u32::from(i > 0) }).skipped(scale, scale / 2.0);
+            s.param_grad("head", "weight", F32, &[f64::INFINITY; 64]);
+        });
+        let d = diagnose(&run);
+        let f = first(&d, "AMP606").expect("found");
+        assert_eq!((f.severity, f.onset_step), (Severity::Error, 1));
+        assert!(f.explanation.contains("every step is skipped"), "{}", f.explanation);
+        assert_eq!(d.findings().len(), 1, "all else follows: {:#?}", d.findings());
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) enum Signal {
     Event(ScalerEvent),
     /// A call that it refused, before the error is returned.
     Refused(Refused),
+    /// A step that it withheld, of these parameters: before the event.
+    Withheld(Withheld),
     /// A model has master weights: when they are made, and again to a listener that joins later.
     Masters(Masters),
 }
@@ -41,6 +43,17 @@ impl PartialEq for Refused {
     fn eq(&self, other: &Refused) -> bool {
         let key = |r: &Refused| (r.optimizer, r.refusal, r.parameters.len());
         key(self) == key(other)
+    }
+}
+
+/// The parameters of an optimizer whose step a scaler withheld.
+#[derive(Clone, Debug)]
+pub(crate) struct Withheld(pub Rc<Vec<Tensor>>);
+
+impl PartialEq for Withheld {
+    /// Whether there are as many.
+    fn eq(&self, other: &Withheld) -> bool {
+        self.0.len() == other.0.len()
     }
 }
 
@@ -95,6 +108,11 @@ pub(crate) fn emit_refusal(optimizer: Option<u32>, refusal: Refusal, parameters:
     let refused =
         || Refused { optimizer, refusal, parameters: Rc::new(parameters.iter().map(Tensor::shallow_clone).collect()) };
     tell(|| Signal::Refused(refused()));
+}
+
+/// Tells whoever listens on this thread that the step of these parameters is withheld.
+pub(crate) fn emit_withheld(parameters: &[Tensor]) {
+    tell(|| Signal::Withheld(Withheld(Rc::new(parameters.iter().map(Tensor::shallow_clone).collect()))));
 }
 
 /// Tells a scaler's settings to whoever listens on this thread.

@@ -102,8 +102,42 @@ fn gradients_that_are_never_cleared_are_seen_without_a_scaler_and_under_any_samp
             }
         });
         let [stale] = &found[..] else { panic!("{found:#?}") };
-        assert_eq!((stale.first, &stale.mistake), (1, &Mistake::Stale { stale: 4, parameters: 4 }));
+        assert_eq!((stale.first, &stale.mistake), (1, &Mistake::Stale { stale: 4, parameters: 4, withheld: false }));
         assert!(stale.times >= 3, "{stale:?}");
+    }
+}
+
+#[test]
+fn gradients_that_are_not_cleared_after_an_overflow_are_seen_and_those_that_are_cleared_are_sound() {
+    for (builder, clears) in
+        [(Doctor::builder().every(1), false), (Doctor::builder(), false), (Doctor::builder().every(1), true)]
+    {
+        let vs = store(2);
+        let net = mlp(&vs);
+        let mut opt = nn::Adam::default().build(&vs, 1e-3).unwrap();
+        // At this scale the gradients overflow in FP32, and the loss does not: it is 0.
+        let mut scaler = GradScaler::builder().init_scale(2f64.powi(120)).build().unwrap();
+        let (found, run) = watch(builder, &[&vs], |doctor| {
+            for _ in 0..5 {
+                let loss = loss(&net);
+                let loss = (&loss - loss.detach()) * 1e9;
+                if clears {
+                    opt.zero_grad();
+                }
+                scaler.backward(&loss);
+                scaler.unscale(&mut opt).unwrap();
+                scaler.step(&mut opt).unwrap();
+                scaler.update().unwrap();
+                doctor.step(&loss);
+            }
+        });
+        assert!(run.steps.iter().all(|step| step.skipped()));
+        if clears {
+            assert!(found.is_empty(), "{found:#?}");
+            continue;
+        }
+        let [stale] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!((stale.first, &stale.mistake), (1, &Mistake::Stale { stale: 4, parameters: 4, withheld: true }));
     }
 }
 

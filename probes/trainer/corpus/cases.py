@@ -183,6 +183,8 @@ CASES = (
          within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("no-zero-grad", "gradients are never cleared", ("AMP606",), "no-zero-grad", at=MIDDLE, within=AT_ONCE,
          precisions=("fp16", "fp32", "bf16", "fp16-masters")),
+    Case("no-zero-grad-overflow", "every step is skipped, however low the scale: gradients are never cleared, and an infinity of the first step stays",
+         ("AMP606",), "no-zero-grad", arguments=("--init-scale", 2**28), within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("moving-scale", "the loss scale changes between two micro-batches", ("AMP607",), "moving-scale", at=MIDDLE,
          within=AT_ONCE, precisions=("fp16", "fp16-masters")),
     Case("split-update", "the scaler is updated after each of two optimizers", ("AMP608",), "split-update", models=("mlp", "conv"),

@@ -206,6 +206,7 @@ impl Machine {
             }
             Act::Cleared { .. } => self.cleared(),
             Act::Stepped { parameters, stale, adaptive } => self.changed_parameters(*parameters, *stale, *adaptive),
+            Act::Withheld { parameters, stale } => self.withheld(*parameters, *stale),
             Act::UpdatedAgain => self.found.push(Mistake::Misplaced(Misplaced::UpdatedAgain)),
             Act::HalfUnscaled { parameters } => {
                 self.found.push(Mistake::HalfGradients { parameters: parameters.clone() });
@@ -252,7 +253,7 @@ impl Machine {
 
     fn changed_parameters(&mut self, parameters: u32, stale: u32, adaptive: bool) {
         if stale > 0 {
-            self.found.push(Mistake::Stale { stale, parameters });
+            self.found.push(Mistake::Stale { stale, parameters, withheld: false });
         }
         // The optimizer says only now what it is.
         for mistake in &mut self.found {
@@ -265,6 +266,12 @@ impl Machine {
         }
         for optimizer in self.optimizers.iter_mut().filter(|o| o.stage == Stage::Unscaled) {
             optimizer.changed_since = true;
+        }
+    }
+
+    fn withheld(&mut self, parameters: u32, stale: u32) {
+        if stale > 0 {
+            self.found.push(Mistake::Stale { stale, parameters, withheld: true });
         }
     }
 

@@ -50,12 +50,14 @@ pub enum Mistake {
         /// Whether the optimizer divides by the size of its gradients.
         adaptive: bool,
     },
-    /// An optimizer stepped with gradients that held those of an earlier step.
+    /// An optimizer stepped, or would have, with gradients that held those of an earlier step.
     Stale {
         /// Parameters whose gradient did.
         stale: u32,
         /// Parameters that were stepped.
         parameters: u32,
+        /// Whether the scaler withheld the step.
+        withheld: bool,
     },
     /// Gradients of one step were collected under two scales.
     ScaleChangedWithin {

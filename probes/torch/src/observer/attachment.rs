@@ -211,6 +211,7 @@ impl Listener for Attachment {
             Signal::Refused(refused) => {
                 state.note_refusal(refused.optimizer, refused.refusal, &refused.parameters);
             }
+            Signal::Withheld(withheld) => state.note_withheld(&withheld.0),
             Signal::Masters(masters) => {
                 // What is open is known by its place in the table, which is about to change.
                 state.close_update();

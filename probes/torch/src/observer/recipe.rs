@@ -168,6 +168,23 @@ impl State {
         self.push_act(Act::Refused { optimizer, refusal, parameters });
     }
 
+    /// The library's scaler withholds the step of these parameters. Their gradients are used up all the same: what is added to them is added to infinities.
+    pub(super) fn note_withheld(&mut self, parameters: &[Tensor]) {
+        if !self.watched {
+            return;
+        }
+        let (mut held, mut stale) = (0, 0);
+        for parameter in parameters {
+            let Some(param) = self.params.find(tensor::place(parameter)).and_then(|i| self.params.get_mut(i)) else {
+                continue;
+            };
+            param.used = tensor::gradient_content(&param.tensor);
+            held += u32::from(param.used.is_some());
+            stale += u32::from(std::mem::take(&mut param.carried) && param.used.is_some());
+        }
+        self.push_act(Act::Withheld { parameters: held, stale });
+    }
+
     /// A scaler of somebody else updated its scale a second time.
     pub(super) fn note_updated_again(&mut self) {
         self.push_act(Act::UpdatedAgain);

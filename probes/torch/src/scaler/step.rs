@@ -60,7 +60,9 @@ impl GradScaler {
             let parameters = names::list(&self.names, &parameters);
             return Err(ScalerError::NoGradients { optimizer: number, parameters });
         };
-        if !found_inf {
+        if found_inf {
+            events::emit_withheld(&parameters);
+        } else {
             optimizer.try_apply()?;
         }
         self.optimizers.stepped(number);

@@ -122,6 +122,9 @@ pub struct NonFinite {
     pub latest_step: u64,
     /// The first origin of the run, in forward or backward.
     pub first_origin: Option<Origin>,
+    /// The first origin of the run in forward, or in backward at a step that no scaler withheld: what later ones may have come of. The overflow of a scaler that finds its
+    /// scale is none.
+    pub first_unguarded: Option<Origin>,
     /// The streak that is going on.
     pub streak: Option<Streak>,
     /// The deepest streak of the run: the one in which the loss scale fell furthest.
@@ -168,6 +171,8 @@ impl NonFinite {
         let found = find(step, sites);
         self.follow_loss(step, &found);
         self.first_origin = self.first_origin.or(found.forward).or(found.backward);
+        let applied = !step.skipped() && !step.scaler.iter().any(is_found_inf);
+        self.first_unguarded = self.first_unguarded.or(found.forward).or(found.backward.filter(|_| applied));
         if let Some(origin) = found.backward.filter(|_| found.forward_is_clean() && !loss_is_bad) {
             self.note_backward(origin, sites);
         }
@@ -186,7 +191,7 @@ impl NonFinite {
         };
         if found.forward.is_some() {
             self.unseen_loss = None;
-        } else if !loss.is_finite() && step.tier != Tier::Full && self.first_origin.is_none() {
+        } else if !loss.is_finite() && step.tier != Tier::Full && self.first_unguarded.is_none() {
             self.unseen_loss.get_or_insert(step.index);
         }
     }

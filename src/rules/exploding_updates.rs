@@ -241,7 +241,7 @@ impl Explosion<'_> {
     /// Whether forward has overflowed since, and had not before.
     fn overflowed_after(&self, aggregate: &Aggregate) -> bool {
         let nf = &aggregate.non_finite;
-        let first = nf.first_origin.filter(|o| nf.latest.forward == Some(*o));
+        let first = nf.first_unguarded.filter(|o| nf.latest.forward == Some(*o));
         first.is_some_and(|origin| origin.step > self.step.step && origin.inf > 0)
     }
 

@@ -119,7 +119,7 @@ fn learning_rate(recent: &[&Loss], limits: &Limits) -> Option<Cause> {
 }
 
 fn forward(aggregate: &Aggregate) -> Option<Cause> {
-    let origin = aggregate.non_finite.first_origin?;
+    let origin = aggregate.non_finite.first_unguarded?;
     let site = aggregate.site(origin.site).filter(|s| s.site.probe == Probe::Activation)?;
     Some(Cause::Forward { label: site.site.label() })
 }

@@ -71,7 +71,7 @@ pub(super) fn forward(aggregate: &Aggregate) -> Option<Firing> {
 pub(super) fn brought_in(aggregate: &Aggregate) -> Option<Firing> {
     let nf = &aggregate.non_finite;
     let summary = aggregate.site(nf.latest.brought_in?)?;
-    if nf.first_origin.is_some() || nf.latest.parameter.is_some() || has_ruined_parameter(aggregate) {
+    if nf.first_unguarded.is_some() || nf.latest.parameter.is_some() || has_ruined_parameter(aggregate) {
         return None;
     }
     let step = nf.latest_step;

@@ -18,7 +18,7 @@ pub(super) const LOSS_STEPS: Threshold = Threshold::new(
 pub(super) fn loss(aggregate: &Aggregate, limits: &Limits) -> Option<Firing> {
     let nf = &aggregate.non_finite;
     let step = aggregate.latest.as_ref()?;
-    if nf.first_origin.is_some() || !nf.latest.forward_is_clean() || has_ruined_parameter(aggregate) {
+    if nf.first_unguarded.is_some() || !nf.latest.forward_is_clean() || has_ruined_parameter(aggregate) {
         return None;
     }
     let (since, cause, remedy) = match (step.tier, nf.unseen_loss, nf.loss_bad) {

@@ -10,7 +10,7 @@ use crate::observation::{Probe, Site};
 pub(super) fn parameter(aggregate: &Aggregate) -> Option<Firing> {
     let nf = &aggregate.non_finite;
     let (id, fresh) = nf.latest.parameter?;
-    if !fresh || nf.first_origin.is_some() || vanishing_eps::fires(aggregate) {
+    if !fresh || nf.first_unguarded.is_some() || vanishing_eps::fires(aggregate) {
         return None;
     }
     let site = &aggregate.site(id)?.site;

@@ -118,6 +118,34 @@ fn what_follows_from_an_origin_is_not_another_finding() {
     assert_eq!((only(&d).layer.as_str(), only(&d).last_step), ("fc2", 2));
 }
 
+#[test]
+fn a_bad_batch_that_was_not_scanned_is_told_although_the_scaler_had_to_find_its_scale_before() {
+    let mut run = Scenario::sampled(Sampling::Every(5));
+    run.dynamic_scaler(65536.0);
+    run.step(|s| {
+        well(s, F16, 0);
+        s.gradient("fc1", "linear", F16, &[INF; 64]).skipped(65536.0, 32768.0);
+    });
+    let batch = |run: &mut Scenario, loss: f64, tier: Tier| {
+        run.step(|s| {
+            well(s, F16, 1);
+            s.tier(tier).loss(loss);
+            if loss.is_finite() {
+                s.applied(32768.0)
+            } else {
+                s.skipped(32768.0, 32768.0)
+            };
+        });
+    };
+    (0..6).for_each(|_| batch(&mut run, 1.0, Tier::Full));
+    assert!(found(&diagnose(&run)).is_empty());
+    batch(&mut run, NAN, Tier::Light);
+    batch(&mut run, 1.0, Tier::Full);
+    let d = diagnose(&run);
+    assert_eq!((only(&d).code, only(&d).onset_step), ("AMP501", 7));
+    assert!(only(&d).explanation.contains("unobserved origin"), "{}", only(&d).explanation);
+}
+
 /// A layer norm in FP32 that three FP16 layers read, and a gradient of it that is infinite for three steps, until the scaler has found its scale.
 fn read_in(dtype: Dtype) -> Diagnosis {
     let mut run = Scenario::new();

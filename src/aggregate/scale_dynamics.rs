@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::ScalesTried;
 use crate::observation::{ScalerConfig, ScalerEvent, Step};
 
 /// One step that the scaler refused because a gradient was not finite.
@@ -82,6 +83,8 @@ pub struct ScaleDynamics {
     pub several_scalers: bool,
     /// The scale after the latest update.
     pub scale: Option<f64>,
+    /// What was seen of each scale, at every step.
+    pub tried: ScalesTried,
     last_index: Option<u64>,
     /// A change between two steps that the next scaler step confirms, unless the scale is back then: two scalers that take turns.
     unconfirmed: Option<Jump>,
@@ -126,6 +129,9 @@ impl ScaleDynamics {
         self.refused = is_refused(step);
         if self.refused {
             self.note_skip(step, updates.as_ref());
+        }
+        if let Some(scale) = updates.as_ref().map(|u| u.from).or(step.loss_scale) {
+            self.tried.push(step.index, scale, self.refused, step.loss.is_none_or(f64::is_finite));
         }
         self.follow_floor(step, updates.as_ref(), config);
         self.follow_below_one(step);

@@ -1,6 +1,7 @@
 //! The verdict on a run in a line, and its findings in a line each: what is read first.
 
 use super::{Attributed, Counts, Layout, Rank, Run};
+use crate::observation::Sampling;
 use crate::rules::{Finding, Health, Severity};
 
 /// The verdict, and a line for each finding.
@@ -109,6 +110,10 @@ fn unknown(run: &Run<'_>, place: &str) -> String {
         empty(rank)
     } else if instruments().all(|instrument| instrument.steps == 0) {
         "no step was recorded. `doctor.step(&loss)` must be called once per training step.".into()
+    } else if run.ranks.iter().any(is_off) {
+        "steps were recorded, but no tensor was scanned: the sampling is off. Set it to every step \
+         (`Doctor::builder().every(1)`), or to a budget."
+            .into()
     } else if instruments().any(|instrument| instrument.full_steps == 0) {
         "steps were recorded, but no tensor was scanned. Set the sampling to every step \
          (`Doctor::builder().every(1)`), or let the run go on longer."
@@ -130,6 +135,12 @@ fn unknown(run: &Run<'_>, place: &str) -> String {
         )
     };
     format!("could not tell: {why}")
+}
+
+/// Whether nothing was scanned because nothing was to be.
+fn is_off(rank: &Rank<'_>) -> bool {
+    let is_off = rank.aggregate.run.as_ref().is_some_and(|info| info.sampling == Sampling::Off);
+    is_off && rank.aggregate.instrument.full_steps == 0
 }
 
 /// What is said of a rank of which there is a recording and nothing in it.

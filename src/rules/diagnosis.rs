@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::causes::{explain, under_their_causes, weigh};
 use super::policy::Parted;
 use super::sight::judge;
-use super::{Accepted, Finding, Firing, Policy, RuleInfo, Severity, Verdict, all, find, flat_loss};
+use super::{Accepted, Evidence, Finding, Firing, Policy, Remedy, RuleInfo, Severity, Verdict, all, find, flat_loss};
 use crate::aggregate::Aggregate;
 use crate::observation::Record;
 
@@ -220,9 +220,33 @@ impl Latched {
         } else {
             self.finding.last_step = now;
             self.finding.onset_step = onset;
+            if firing.severity == self.finding.severity {
+                self.follow_scale(firing);
+            }
+        }
+    }
+
+    /// A loss scale that is recommended is that of all that was seen, as what-if shows it, and not that of the gravest step: gradients that came later may
+    /// be larger.
+    fn follow_scale(&mut self, firing: Firing) {
+        let names = |remedy: &Remedy| remedy.set.iter().map(|setting| setting.name).collect::<Vec<_>>();
+        let (old, new) = (&self.finding.remedy, &firing.remedy);
+        let recommends = |evidence: &[Evidence]| evidence.iter().any(|e| OF_SCALE.contains(&e.name));
+        let both = recommends(&self.finding.evidence) && recommends(&firing.evidence);
+        if !both || names(old) != names(new) || old.set == new.set {
+            return;
+        }
+        self.finding.remedy = firing.remedy;
+        for new in firing.evidence.into_iter().filter(|e| OF_SCALE.contains(&e.name)) {
+            if let Some(old) = self.finding.evidence.iter_mut().find(|old| old.name == new.name) {
+                *old = new;
+            }
         }
     }
 }
+
+/// Evidence that goes with the loss scale that is to be set.
+const OF_SCALE: [&str; 2] = ["recommended_loss_scale", "headroom_bits_at_recommended"];
 
 pub(super) fn finding(info: &RuleInfo, firing: Firing, onset_step: u64, last_step: u64) -> Finding {
     Finding {

@@ -44,8 +44,14 @@ pub(super) struct ScaleAdvice<'a> {
     pub incomplete: bool,
     /// Whether no scale was good at all steps, though one is for the gradients as they are now: the window is of these.
     pub shrank: bool,
+    /// Whether no scale was good at all steps though one is for the gradients as they are now, and the scaler is dynamic: then it follows, and no layer is to
+    /// blame.
+    pub is_followed: bool,
     /// Whether gradients were infinite at a scale that does not give way: how large they were FP16 cannot tell, and the upper end is a guess.
     pub high_is_guess: bool,
+    /// Where steps were skipped at scales that the scanned gradients would bear, and none has been taken there since: the lowest, as an exponent. The window
+    /// ends below it.
+    pub refused_from: Option<i32>,
     /// The few steps that stand so far above all others that they are left out of the window and of what sets it.
     pub outliers: Outliers,
     /// The upper end were they counted too.
@@ -71,25 +77,35 @@ pub(super) struct ScaleAdvice<'a> {
 impl<'a> ScaleAdvice<'a> {
     /// Where nothing of the gradient is left to compute a scale from: what PyTorch starts with, as an exponent.
     pub const DEFAULT_INIT: i32 = 16;
+    /// Below this scale, as an exponent, gradients are not too large but wrong: 1 itself would be FP16's smallest number there.
+    const LOWEST_SENSIBLE: i32 = -24;
 
     /// What the gradients that FP16 carries say; `None` when none of them has a non-zero element.
     pub fn of(aggregate: &'a Aggregate) -> Option<Self> {
-        Self::among(aggregate, |s| Held::Fp16.carries(aggregate, s))
+        let dynamics = &aggregate.scale_dynamics;
+        let refused = dynamics.tried.refused_from().filter(|_| !dynamics.several_scalers && gives_way(aggregate));
+        Self::among(aggregate, refused, |s| Held::Fp16.carries(aggregate, s))
     }
 
     /// The same of a run in FP32 or BF16, had FP16 carried its gradients.
     pub fn as_if_in_fp16(aggregate: &'a Aggregate) -> Option<Self> {
         let held = Held::of(aggregate);
-        Self::among(aggregate, move |s| held.carries(aggregate, s))
+        Self::among(aggregate, None, move |s| held.carries(aggregate, s))
     }
 
-    fn among(aggregate: &'a Aggregate, is_carried: impl Fn(&SiteSummary) -> bool) -> Option<Self> {
+    fn among(
+        aggregate: &'a Aggregate,
+        refused: Option<i32>,
+        is_carried: impl Fn(&SiteSummary) -> bool,
+    ) -> Option<Self> {
         let gradients = || aggregate.sites.iter().filter(|s| is_carried(s));
         let outliers = Outliers::among(gradients());
         let gives_way = gives_way(aggregate);
         let largest = |s: &SiteSummary| largest_unscaled(s, &outliers, gives_way);
         let highest = gradients().max_by(|a, b| largest(a).total_cmp(&largest(b))).filter(|s| largest(s) > 0.0)?;
-        let high = upper_end(largest(highest))?;
+        let of_scanned = upper_end(largest(highest))?;
+        let refused_from = refused.filter(|refused| *refused <= of_scanned);
+        let high = refused_from.map_or(of_scanned, |refused| refused - 1);
         let needs = |of: fn(&SiteSummary) -> Option<i32>| -> Vec<(i32, &'a SiteSummary)> {
             gradients().filter_map(|s| Some((of(s)?, s))).collect()
         };
@@ -98,6 +114,9 @@ impl<'a> ScaleAdvice<'a> {
         // Gradients that shrank below what any scale serves from the first step on: then what they need now counts, for a dynamic scale follows.
         let moved = |(low, _): (i32, _)| low > high;
         let shrank = most(&at_all_steps).is_some_and(moved) && !most(&lately).is_some_and(moved);
+        let high_lately = gradients().filter_map(upper_end_lately).min().unwrap_or(high);
+        let fits_lately = most(&lately).is_some_and(|(low, _)| low <= high_lately);
+        let is_followed = Scaling::of(aggregate) == Scaling::Dynamic && fits_lately;
         let needs = if shrank { lately } else { at_all_steps };
         let lowest = most(&needs);
         // Without a gradient to ask, the lower end is where scalers begin.
@@ -106,12 +125,16 @@ impl<'a> ScaleAdvice<'a> {
         let too_small = |slack| needs.iter().filter(move |(low, _)| *low + slack > high).map(|(_, s)| *s);
         let too_large =
             |slack| gradients().filter(move |s| upper_end(largest(s)).is_some_and(|high| high - slack < low));
-        let (first_too_small, first_too_large) = (too_small(SLACK).next(), too_large(SLACK).next());
+        let first_too_small = too_small(SLACK).next();
+        // What a layer hands on is not at fault for the gradient of a parameter that backward came to before.
+        let first_too_large = too_large(SLACK).min_by_key(|s| reached(aggregate, Some(*s)).unwrap_or(usize::MAX));
         Some(Self {
             aggregate,
             window: ScaleWindow { low, high },
             incomplete,
             shrank,
+            is_followed: is_followed && low > high,
+            refused_from,
             lowest: lowest.map(|(_, s)| s),
             highest,
             max_unscaled: largest(highest),
@@ -125,14 +148,19 @@ impl<'a> ScaleAdvice<'a> {
             first_too_small,
             first_too_large,
             high_with_outliers: upper_end(gradients().map(|s| s.max_unscaled).fold(0.0, f64::max))
-                .map_or(high, |all| all.min(high)),
+                .map_or(of_scanned, |all| all.min(of_scanned)),
             outliers,
         })
     }
 
-    /// The scale to set, as an exponent of two. `None` when no scale is good for all gradients.
+    /// Whether gradients overflow at every scale that can be meant: then none is to be set.
+    pub fn overflows_at_all(&self) -> bool {
+        self.window.high < Self::LOWEST_SENSIBLE
+    }
+
+    /// The scale to set, as an exponent of two. `None` when no scale is good for all gradients, or none that can be meant.
     pub fn exponent(&self) -> Option<i32> {
-        let recommended = self.window.recommended()?;
+        let recommended = self.window.recommended().filter(|_| !self.overflows_at_all())?;
         Some(if self.incomplete && recommended > Self::DEFAULT_INIT {
             // A run that lost its gradients has learnt nothing: they grow once it does, and those of parameters, lost too, are sums over the batch.
             (recommended.min(self.window.high - SPARE_WHERE_LOST)).max(Self::DEFAULT_INIT).max(self.window.low)
@@ -150,7 +178,7 @@ impl<'a> ScaleAdvice<'a> {
 
     /// Why no scale helps, and which layer to change: the one that a rule blames, else the one that stands out.
     pub fn layer_to_fix(&self, blamed: Blamed<'_>) -> Remedy {
-        let (low, high) = (self.window.low, self.window.high);
+        let low = self.window.low;
         let Some(lowest) = self.lowest else { return Remedy::default() };
         let fix = match blamed {
             Blamed::TooSmall(site) | Blamed::TooLarge(site) => site,
@@ -159,26 +187,46 @@ impl<'a> ScaleAdvice<'a> {
         };
         let too_small =
             matches!(blamed, Blamed::TooSmall(_)) || matches!(blamed, Blamed::Nobody) && self.lowest_is_the_outlier;
-        let how = match too_small {
-            true => {
+        let limits = if too_small { lowest } else { self.highest };
+        let how = match (too_small, fix.site.layer == limits.site.layer) {
+            (true, true) => {
                 "its gradient is far smaller than all others: look for a factor in it that shrinks what passes backward"
             }
-            false => {
+            (true, false) => {
+                "of the gradients far smaller than the others, the first in the order of backward: look for a factor in it that shrinks what passes backward"
+            }
+            (false, true) => {
                 "its gradient is far larger than all others: look for a factor in it that blows up what passes backward"
             }
+            (false, false) => {
+                "of the gradients far larger than the others, the first in the order of backward: look for a factor in it that blows up what passes backward"
+            }
         };
-        let text = format!(
-            "no loss scale is good for all gradients: `{}` needs 2^{low} or more, `{}` overflows above 2^{high}. Change layer `{}` ({how}), or",
-            lowest.site.label(),
-            self.highest.site.label(),
-            layer_name(&fix.site),
-        );
+        let why = match () {
+            () if self.overflows_at_all() => format!("no loss scale helps: {}", self.upper_limit()),
+            () => format!(
+                "no loss scale is good for all gradients: `{}` needs 2^{low} or more, {}",
+                lowest.site.label(),
+                self.upper_limit()
+            ),
+        };
+        let text = format!("{why}. Change layer `{}` ({how}), or", layer_name(&fix.site));
         match Held::of(self.aggregate) {
             Held::Fp16 => {
                 let reach = self.reach(&fix.site, if too_small { &self.too_small } else { &self.too_large });
                 reach.set(format!("{text} {}", reach.clause(self.aggregate)).into(), self.aggregate)
             }
             wide => format!("{text} stay in {}, which needs no loss scale", wide.name().to_uppercase()).into(),
+        }
+    }
+
+    /// What ends the window above.
+    fn upper_limit(&self) -> String {
+        match self.refused_from {
+            Some(refused) => format!("steps were skipped from 2^{refused} on"),
+            None => {
+                format!("`{}` has less than a bit of headroom above 2^{}", self.highest.site.label(), self.window.high)
+            }
         }
     }
 
@@ -307,6 +355,13 @@ fn lower_end_lately(site: &SiteSummary) -> Option<i32> {
         })
         .map(|w| w.low)
         .max()
+}
+
+/// The upper end over its latest samples; `None` where one was not finite, for that may have been too large.
+fn upper_end_lately(site: &SiteSummary) -> Option<i32> {
+    let latest = || site.recent.iter().rev().take(SAMPLES);
+    let largest = latest().map(|s| s.stats.max_abs / s.loss_scale.unwrap_or(1.0)).fold(0.0, f64::max);
+    upper_end(largest).filter(|_| latest().all(|s| s.stats.non_finite() == 0))
 }
 
 /// The largest scale that leaves a gradient of this largest value one bit of headroom.

@@ -22,8 +22,8 @@
 //!
 //! ## When it stays silent
 //!
-//! On a slow schedule, of which a few skipped steps cost next to nothing. On a rate that rises, as in a warm-up. Where the rate is not known: then it
-//! says so.
+//! On a slow schedule, of which a few skipped steps cost next to nothing. On a rate that rises, as in a warm-up. Where the rate was never told, nor seen to
+//! fall: most runs skip a step or two at the start. Where it was seen to fall, and was not told at the skipped steps, it says so.
 
 use super::recipe_mistake::{Telling, judge};
 use super::text::{counted, measured, number, share};
@@ -77,7 +77,7 @@ impl Rule for SchedulerAhead {
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         if aggregate.recipe.lr_unknown_at_skips() {
             return vec![Verdict::Unsure(
-                "steps were skipped, and the learning rate is not known: tell it with `doctor.lr(lr)` at each step"
+                "the learning rate falls, and at skipped steps it was not told: tell it with `doctor.lr(lr)` at each step"
                     .into(),
             )];
         }
@@ -147,7 +147,16 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_rate_is_a_doubt() {
-        assert!(run_with(|_| None).doubts().iter().any(|doubt| doubt.code == "AMP612"));
+    fn a_rate_that_falls_and_is_unknown_at_skipped_steps_is_a_doubt() {
+        let d = run_with(|i| (i >= 3).then(|| 0.1 * 0.5f64.powi(i as i32)));
+        assert!(d.doubts().iter().any(|doubt| doubt.code == "AMP612"));
+    }
+
+    #[test]
+    fn a_rate_that_was_never_told_or_never_fell_is_no_doubt() {
+        for lr in [(|_| None) as fn(u64) -> Option<f64>, |i| (i >= 3).then_some(0.1), |i| (i >= 3).then_some(i as f64)]
+        {
+            assert!(run_with(lr).doubts().is_empty(), "{:?}", run_with(lr).doubts());
+        }
     }
 }

@@ -179,7 +179,7 @@ impl Recipe {
         self.sightings.iter().find(|s| which(&s.mistake))
     }
 
-    /// Whether steps were withheld, two at least, and no learning rate was ever told.
+    /// Whether the learning rate was seen to fall, and steps were withheld, two at least, at which it was not told.
     pub fn lr_unknown_at_skips(&self) -> bool {
         self.schedule.is_unknown_at_skips()
     }

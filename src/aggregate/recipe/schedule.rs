@@ -12,18 +12,22 @@ pub(super) struct Schedule {
     moves: u64,
     from: f64,
     lost: f64,
-    /// Steps that were withheld.
-    skips: u64,
+    /// Whether the rate was ever lower than before: a constant one has no schedule, and one that only rises loses nothing.
+    fell: bool,
+    /// Steps that were withheld, and of which the rate is not known.
+    unknown_skips: u64,
 }
 
 impl Schedule {
     pub(super) fn is_unknown_at_skips(&self) -> bool {
-        self.before.is_none() && self.skips >= 2
+        self.fell && self.unknown_skips >= 2
     }
 
     pub(super) fn push(&mut self, step: &Step) -> Option<Mistake> {
-        self.skips += u64::from(step.skipped());
-        let lr = step.lr.filter(|lr| lr.is_finite() && *lr >= 0.0)?;
+        let lr = step.lr.filter(|lr| lr.is_finite() && *lr >= 0.0);
+        self.unknown_skips += u64::from(step.skipped() && lr.is_none());
+        let lr = lr?;
+        self.fell |= lr < self.highest;
         self.highest = self.highest.max(lr);
         let before = self.before.replace((step.index, lr, step.skipped()));
         let (_, earlier, _) =

@@ -3,6 +3,7 @@
 use super::super::Run;
 use super::super::layout::Layout;
 use super::super::number::readable;
+use crate::aggregate::Taken;
 use crate::rules::whatif::{Held, WhatIf, Window};
 
 /// What was looked at, and how far it can be trusted.
@@ -40,32 +41,43 @@ pub(super) fn window(whatif: &WhatIf<'_>) -> String {
     let Some(window) = &whatif.window else {
         return "no gradient with a non-zero element was scanned, so nothing can be said of loss scales".into();
     };
+    if window.overflows_at_all {
+        return format!(
+            "none is to be recommended: `{}` overflows down to {}, which no loss scale is meant to be, so that it is not the scale that is wrong",
+            window.highest.label(),
+            readable(f64::from(window.scales.high).exp2())
+        );
+    }
     let said = match (&window.fix, window.recommended) {
         (None, Some(exponent)) => good(window, exponent, whatif),
         (Some(fix), _) => fix.clone(),
+        (None, None) if window.is_followed => followed(window, whatif),
         (None, None) => conflict(window, "ranks"),
     };
     said + &outliers(window)
 }
 
+/// No scale serves all steps, and one serves the latest.
+fn followed(window: &Window<'_>, whatif: &WhatIf<'_>) -> String {
+    let now = whatif.scale_in_force.map_or(String::new(), |scale| format!("; in force {}", power(scale.log2(), scale)));
+    format!(
+        "{}{now}. These were not the same steps: the gradients moved, and a dynamic scaler follows them",
+        conflict(window, "steps")
+    )
+}
+
 fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
-    let (low, high) = (window.scales.low, window.scales.high);
+    let low = window.scales.low;
     let least = if window.incomplete { " at least" } else { "" };
     let from = window.lowest.map_or(String::new(), |site| format!(" (`{}` needs that{least})", site.label()));
     let mut text = format!(
-        "2^{low}{from} to 2^{high} (`{}` overflows above); recommended 2^{exponent} = {}",
-        window.highest.label(),
-        f64::from(exponent).exp2()
+        "2^{low}{from} to {}; recommended 2^{exponent} = {}",
+        upper_end(window),
+        readable(f64::from(exponent).exp2())
     );
     if let Some(scale) = whatif.scale_in_force {
         let now = scale.log2();
-        let place = match () {
-            () if now < f64::from(low) => "below",
-            () if now > f64::from(high) + 1.0 => "above: the largest gradients overflow",
-            () if now > f64::from(high) => "above: less than a bit of headroom",
-            () => "inside",
-        };
-        text.push_str(&format!("; in force {} ({place})", power(now, scale)));
+        text.push_str(&format!("; in force {} ({})", power(now, scale), place(window, now, whatif.borne)));
     }
     if window.high_is_guess {
         text.push_str(". How large the gradients were that became infinite FP16 cannot tell, and those of a model that learns may be larger: the upper end is a guess, and a dynamic scaler finds it");
@@ -76,9 +88,52 @@ fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
     text
 }
 
+/// The upper end, and what sets it.
+fn upper_end(window: &Window<'_>) -> String {
+    let high = window.scales.high;
+    match window.refused_from {
+        Some(refused) => {
+            format!("2^{high} (steps were skipped from 2^{refused} on, and none has been taken there since)")
+        }
+        None => format!("2^{high} (`{}` has less than a bit of headroom above)", window.highest.label()),
+    }
+}
+
+/// Where the scale in force lies: what the run has shown at it goes before what its largest gradients would have done there.
+fn place(window: &Window<'_>, now: f64, borne: Option<(i32, Taken)>) -> String {
+    let (low, high) = (f64::from(window.scales.low), f64::from(window.scales.high));
+    if now < low {
+        return "below".into();
+    }
+    if now <= high {
+        return "inside".into();
+    }
+    let overflows = now > high + 1.0;
+    match borne.filter(|(exponent, _)| f64::from(*exponent) > high) {
+        Some((exponent, taken)) if f64::from(exponent) >= now.floor() => match overflows {
+            true => format!(
+                "the largest gradients, which came earlier, would overflow there; since step {} no step was skipped at it",
+                taken.since
+            ),
+            false => format!(
+                "less than a bit of headroom for the largest gradients; since step {} no step was skipped at it",
+                taken.since
+            ),
+        },
+        Some((exponent, taken)) => {
+            format!("above, and not tried yet; since step {} no step was skipped at 2^{exponent}", taken.since)
+        }
+        None if overflows => "above: the largest gradients overflow".into(),
+        None => "above: less than a bit of headroom".into(),
+    }
+}
+
 /// The steps that are left out, where there are any.
 fn outliers(window: &Window<'_>) -> String {
     const NAMED: usize = 3;
+    if window.high_with_outliers >= window.scales.high {
+        return String::new();
+    }
     let steps: Vec<String> = window.outliers.iter().take(NAMED).map(u64::to_string).collect();
     let named = match window.outliers.len() {
         0 => return String::new(),
@@ -88,7 +143,7 @@ fn outliers(window: &Window<'_>) -> String {
     };
     format!(
         ". {named} left out: gradients there were so far above those of all others that they overflow above 2^{}, and a scaler skips such a step",
-        window.high_with_outliers
+        window.high_with_outliers + 1
     )
 }
 
@@ -96,15 +151,15 @@ fn power(exponent: f64, scale: f64) -> String {
     if exponent.fract() == 0.0 { format!("2^{exponent:.0}") } else { readable(scale) }
 }
 
-/// What asks for a higher scale than something else bears. Of several ranks each may have a window.
+/// What asks for a higher scale than something else bears; `all` is what no scale serves: of several ranks each may have a window.
 fn conflict(window: &Window<'_>, all: &str) -> String {
     let lowest = window.lowest.map_or("a gradient".into(), |site| format!("`{}`", site.label()));
-    format!(
-        "no loss scale is good for all {all}: {lowest} needs 2^{} or more, `{}` overflows above 2^{}",
-        window.scales.low,
-        window.highest.label(),
-        window.scales.high
-    )
+    let low = window.scales.low;
+    let above = match window.refused_from {
+        Some(refused) => format!("steps were skipped from 2^{refused} on, and none has been taken there since"),
+        None => format!("`{}` has less than a bit of headroom above 2^{}", window.highest.label(), window.scales.high),
+    };
+    format!("no loss scale is good for all {all}: {lowest} needs 2^{low} or more, {above}")
 }
 
 /// The section of the text report; nothing where no gradient was scanned.
@@ -115,7 +170,9 @@ pub(in crate::report) fn section(run: &Run<'_>, layout: &Layout) -> Option<Strin
     let as_if = if whatif.held == Held::Fp16 { "" } else { " (were it FP16)" };
     // Which layer to change is for a finding to say, which knows more of it: two answers side by side would be none.
     let (lead, said) = match found.fix {
-        Some(_) if !run.findings().is_empty() => ("loss scales", conflict(found, "gradients")),
+        Some(_) if !run.findings().is_empty() && !found.overflows_at_all => {
+            ("loss scales", conflict(found, "gradients"))
+        }
         None if found.recommended.is_some() => ("good loss scales", window(&whatif)),
         _ => ("loss scales", window(&whatif)),
     };

@@ -22,7 +22,7 @@ pub use held::Held;
 pub use memory::{DtypeBytes, Memory, OptimizerState};
 pub use window::Window;
 
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, Taken};
 
 /// The loss scales that are asked about, as exponents of two.
 pub const SCALES: RangeInclusive<i32> = -10..=24;
@@ -38,6 +38,9 @@ pub struct WhatIf<'a> {
     pub scanned_steps: u64,
     /// The loss scale in force at the end, after the scaler's last update; `None` where there was none.
     pub scale_in_force: Option<f64>,
+    /// The highest scale up to the one in force, as an exponent, at which steps were taken since the latest skip at it or below, and these steps; `None`
+    /// where there are none, or where several scalers are mixed. Skips are known of every step, scanned or not.
+    pub borne: Option<(i32, Taken)>,
     /// Scans of gradients that held a non-finite element. They are left out.
     pub non_finite_scans: u64,
     /// Scans of gradients that were taken in.
@@ -70,6 +73,7 @@ impl<'a> WhatIf<'a> {
             scale_in_force: ranks
                 .iter()
                 .find_map(|rank| rank.scale_in_force().filter(|scale| *scale > 0.0 && scale.is_finite())),
+            borne: ranks.iter().find_map(|rank| borne(rank)),
             non_finite_scans: gradients().map(|s| s.non_finite_samples).sum(),
             finite_scans: gradients().map(|s| s.samples - s.non_finite_samples).sum(),
             scales: gradients::run(&layers),
@@ -90,6 +94,14 @@ impl<'a> WhatIf<'a> {
         let in_force = self.scale_in_force.map(|scale| scale.log2().round() as i32);
         in_force.or(self.window.as_ref().and_then(|window| window.recommended)).unwrap_or(0)
     }
+}
+
+/// The highest scale up to the one in force at which steps were taken, and these steps.
+fn borne(rank: &Aggregate) -> Option<(i32, Taken)> {
+    let dynamics = &rank.scale_dynamics;
+    let in_force =
+        rank.scale_in_force().filter(|scale| *scale > 0.0 && scale.is_finite() && !dynamics.several_scalers)?;
+    dynamics.tried.taken_up_to(in_force.log2().floor() as i32)
 }
 
 /// The layers of `of`, in the order in which they first come, each with what belongs to it.

@@ -23,13 +23,21 @@ pub struct Window<'a> {
     pub incomplete: bool,
     /// Whether no scale was good at all steps, though one is for the gradients as they are now: the window is of these.
     pub shrank: bool,
+    /// Whether no scale was good at all steps though one is for the gradients as they are now, and the scaler is dynamic and follows them: no layer is to
+    /// blame.
+    pub is_followed: bool,
     /// Whether gradients were infinite at a static scale, so that how large they were is a guess, and with it the upper end.
     pub high_is_guess: bool,
+    /// Whether gradients overflow at every scale that can be meant, so that none is to be set.
+    pub overflows_at_all: bool,
+    /// Where steps were skipped at scales that the scanned gradients would bear, and none has been taken there since: the lowest, as an exponent. The window
+    /// ends below it.
+    pub refused_from: Option<i32>,
     /// The few steps whose gradients stand so far above all others that the window leaves them out.
     pub outliers: Vec<u64>,
     /// The scale above which the largest gradient of all steps overflows, as an exponent: lower than the window's upper end where there are outliers.
     pub high_with_outliers: i32,
-    /// Where no scale is good for all layers: the layers that conflict, and which one to change.
+    /// Where no scale is good for all layers: the layers that conflict, and which one to change; `None` where the scaler follows them.
     pub fix: Option<String>,
 }
 
@@ -53,12 +61,16 @@ impl<'a> Window<'a> {
             highest: &highest.highest.site,
             incomplete: advices.iter().any(|advice| advice.incomplete),
             shrank: advices.iter().any(|advice| advice.shrank),
+            is_followed: scales.is_empty()
+                && advices.iter().all(|advice| advice.is_followed || !advice.window.is_empty()),
             high_is_guess: advices.iter().any(|advice| advice.high_is_guess),
+            overflows_at_all: advices.iter().any(ScaleAdvice::overflows_at_all),
+            refused_from: advices.iter().filter_map(|advice| advice.refused_from).min(),
             outliers: outliers.into_iter().collect(),
             high_with_outliers: advices.iter().map(|advice| advice.high_with_outliers).min().unwrap_or(scales.high),
             fix: advices
                 .iter()
-                .find(|advice| advice.window.is_empty())
+                .find(|advice| advice.window.is_empty() && !advice.is_followed)
                 .map(|advice| advice.layer_to_fix(Blamed::Nobody).text),
         })
     }

@@ -305,12 +305,14 @@ fn dynamic(aggregate: &Aggregate, streak: &Streak, origin: Option<&Origin>, seve
         scale(last),
         after_it(aggregate, streak, origin)
     );
-    let evidence = vec![
+    let mut evidence = vec![
         counted("steps_in_a_row", streak.steps),
         measured("loss_scale_at_start", first),
         measured("loss_scale", last),
-        measured("octaves_fallen", streak.octaves_fallen()),
     ];
+    // Down to a scale of 0 they cannot be counted.
+    let octaves = Some(streak.octaves_fallen()).filter(|octaves| octaves.is_finite());
+    evidence.extend(octaves.map(|octaves| measured("octaves_fallen", octaves)));
     let remedy = change_layer(aggregate, origin).reworded(|change| {
         // No floor: measured, it loses every step that overflows at it, while a scale that goes on falling at last applies some.
         format!("{}{}.", forgotten(aggregate), sentence(change))

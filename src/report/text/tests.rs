@@ -1,6 +1,7 @@
 use super::*;
 use crate::aggregate::Aggregate;
-use crate::observation::{End, EndReason, Record, Sampling};
+use crate::observation::scenario::Scenario;
+use crate::observation::{End, EndReason, Record, Sampling, Tier};
 use crate::report::fixture::{Fixture, run_info};
 use crate::rules::Policy;
 
@@ -98,6 +99,20 @@ fn nothing_found_in_a_run_that_was_killed_or_panicked_is_no_health() {
 fn who_cannot_tell_says_what_to_do() {
     let report = quiet(&[Record::Run(run_info(Sampling::Off))], Health::Unknown);
     assert!(report.contains("could not tell: no step was recorded. `doctor.step(&loss)` must"), "{report}");
+}
+
+#[test]
+fn with_the_sampling_off_nobody_is_told_to_let_the_run_go_on() {
+    let said = |sampling| {
+        let mut run = Scenario::sampled(sampling);
+        run.steps(3, |s, _| {
+            s.tier(Tier::Light).loss(1.0);
+        });
+        quiet(run.records(), Health::Unknown)
+    };
+    let (off, budget) = (said(Sampling::Off), said(Sampling::Budget(0.02)));
+    assert!(off.contains("the sampling is off") && !off.contains("go on longer"), "{off}");
+    assert!(budget.contains("go on longer"), "{budget}");
 }
 
 #[test]

@@ -70,11 +70,7 @@ fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
     let low = window.scales.low;
     let least = if window.incomplete { " at least" } else { "" };
     let from = window.lowest.map_or(String::new(), |site| format!(" (`{}` needs that{least})", site.label()));
-    let mut text = format!(
-        "2^{low}{from} to {}; recommended 2^{exponent} = {}",
-        upper_end(window),
-        readable(f64::from(exponent).exp2())
-    );
+    let mut text = format!("2^{low}{from} to {}; recommended 2^{exponent}{}", upper_end(window), in_full(exponent));
     if let Some(scale) = whatif.scale_in_force {
         let now = scale.log2();
         text.push_str(&format!("; in force {} ({})", power(now, scale), place(window, now, whatif.borne)));
@@ -86,6 +82,12 @@ fn good(window: &Window<'_>, exponent: i32, whatif: &WhatIf<'_>) -> String {
         text.push_str(". No scale was good at all steps: the gradients shrank, and the window is of the latest. A dynamic scaler follows them, a static scale cannot");
     }
     text
+}
+
+/// ` = 8192`, as it is typed; nothing where that is long.
+fn in_full(exponent: i32) -> String {
+    const SHORT: std::ops::RangeInclusive<i32> = -10..=24;
+    if SHORT.contains(&exponent) { format!(" = {}", f64::from(exponent).exp2()) } else { String::new() }
 }
 
 /// The upper end, and what sets it.
@@ -110,18 +112,15 @@ fn place(window: &Window<'_>, now: f64, borne: Option<(i32, Taken)>) -> String {
     }
     let overflows = now > high + 1.0;
     match borne.filter(|(exponent, _)| f64::from(*exponent) > high) {
-        Some((exponent, taken)) if f64::from(exponent) >= now.floor() => match overflows {
-            true => format!(
-                "the largest gradients, which came earlier, would overflow there; since step {} no step was skipped at it",
-                taken.since
-            ),
-            false => format!(
-                "less than a bit of headroom for the largest gradients; since step {} no step was skipped at it",
-                taken.since
-            ),
-        },
+        Some((exponent, taken)) if f64::from(exponent) >= now.floor() => {
+            let of_largest = match overflows {
+                true => "the largest gradients, which came before, would overflow there",
+                false => "the largest gradients leave less than a bit of headroom",
+            };
+            format!("no step skipped since step {}; {of_largest}", taken.since)
+        }
         Some((exponent, taken)) => {
-            format!("above, and not tried yet; since step {} no step was skipped at 2^{exponent}", taken.since)
+            format!("not tried yet; at 2^{exponent} no step skipped since step {}", taken.since)
         }
         None if overflows => "above: the largest gradients overflow".into(),
         None => "above: less than a bit of headroom".into(),

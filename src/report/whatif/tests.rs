@@ -111,3 +111,51 @@ fn the_text_fits_the_width_and_needs_no_unicode() {
         }
     }
 }
+
+/// Early gradients that a scale of 2^13 leaves a bit of headroom, later ones 2^9 times smaller; the scale in force at the end is `2^last`.
+fn grown_to(last: i32) -> Scenario {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(8192.0).steps(40, |s, i| {
+        let (exponent, deviation) = if i < 20 { (13, 0.8) } else { (last, 0.8 / 512.0) };
+        let scale = f64::from(exponent).exp2();
+        s.loss(1.0).applied(scale);
+        s.gradient("fc", "linear", Dtype::F16, &normal(512, deviation * scale, i));
+    });
+    run
+}
+
+#[test]
+fn what_the_run_bears_at_the_scale_in_force_is_not_said_to_overflow() {
+    let one_line = |run: &Scenario| text_of(&diagnosed(run), &Selection::default(), true).replace('\n', " ");
+    let far = one_line(&grown_to(21));
+    assert!(far.contains("in force 2^21 (no step skipped since step 20; the largest gradients, which came before, would overflow there)"), "{far}");
+    assert!(!far.contains("above:"), "{far}");
+    let near = one_line(&grown_to(14));
+    assert!(
+        near.contains(
+            "in force 2^14 (no step skipped since step 20; the largest gradients leave less than a bit of headroom)"
+        ),
+        "{near}"
+    );
+}
+
+#[test]
+fn a_scale_that_no_step_was_taken_at_yet_is_said_to_be_so() {
+    let mut run = grown_to(14);
+    run.step(|s| {
+        s.loss(1.0).moved(16384.0, 32768.0);
+    });
+    let text = text_of(&diagnosed(&run), &Selection::default(), true).replace('\n', " ");
+    assert!(text.contains("in force 2^15 (not tried yet; at 2^14 no step skipped since step 20)"), "{text}");
+}
+
+#[test]
+fn an_impossible_scale_is_no_recommendation_and_no_number_is_endless() {
+    let mut run = Scenario::new();
+    run.steps(6, |s, i| {
+        s.loss(1.0).gradient("fc", "linear", Dtype::F32, &normal(512, 1e30, i));
+    });
+    let text = text_of(&diagnosed(&run), &Selection::default(), true).replace('\n', " ");
+    assert!(text.contains("none is to be recommended: `fc/linear` overflows"), "{text}");
+    assert!(!text.contains("recommended 2^") && !text.contains("0.0000000"), "{text}");
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::numerics::Format;
+use crate::observation::Tier;
 use crate::observation::scenario::{Scenario, StepBuilder, normal};
 use crate::rules::scale_simulation::settings;
 use crate::rules::silence::diagnose;
@@ -47,6 +48,26 @@ fn the_recommended_scale_is_the_one_that_the_finding_names() {
         let recommended = window(&whatif(&diagnosis)).recommended.map(|e| f64::from(e).exp2());
         assert_eq!(recommended, named, "{}", finding.remedy.text);
     }
+}
+
+#[test]
+fn where_gradients_grow_after_the_gravest_step_finding_and_what_if_still_name_one_scale() {
+    let mut run = Scenario::new();
+    let scale = 2f64.powi(-6);
+    run.static_scaler(scale).steps(12, |s, i| {
+        s.applied(scale);
+        // The later ones underflow less, and reach higher.
+        backward(s, F16, if i < 6 { 1e-5 } else { 2.5e-5 } * scale, i);
+    });
+    let diagnosis = diagnose(&run);
+    let finding = diagnosis.findings().first().expect("a finding");
+    let named = finding.evidence.iter().find_map(|e| match (e.name, &e.value) {
+        ("recommended_loss_scale", Value::Number(x)) => Some(*x),
+        _ => None,
+    });
+    let recommended = window(&whatif(&diagnosis)).recommended.map(|e| f64::from(e).exp2());
+    assert!(named.is_some() && recommended == named, "{named:?} {recommended:?}");
+    assert!(finding.remedy.text.contains(&format!("{}", named.unwrap_or(0.0))), "{}", finding.remedy.text);
 }
 
 /// The recordings of faults that a trainer planted, whatever they are.
@@ -306,6 +327,106 @@ fn gradients_that_shrank_leave_the_window_of_the_latest_steps() {
     assert!(window(&whatif(&shrank)).shrank, "{:?}", whatif(&shrank).window);
     let steady = super::tests::run(F32, 1e-3, 1.0, 6);
     assert!(!window(&whatif(&steady)).shrank);
+}
+
+/// A dynamic scaler from 2^16 on: steps skipped down to `2^held`, then taken there. Steps of `scanned` have gradients of this deviation without the scale.
+fn calibrated(held: i32, steps: u64, scanned: impl Fn(u64) -> Option<f64>) -> Scenario {
+    let mut run = Scenario::new();
+    run.dynamic_scaler(65536.0).steps(steps, |s, i| {
+        let scale = f64::from((16 - i as i32).max(held)).exp2();
+        s.loss(1.0);
+        match scale > f64::from(held).exp2() {
+            true => s.skipped(scale, scale / 2.0),
+            false => s.applied(scale),
+        };
+        match scanned(i) {
+            Some(deviation) => backward(s, F16, deviation * scale, i),
+            None => _ = s.tier(Tier::Light),
+        }
+    });
+    run
+}
+
+#[test]
+fn a_scale_at_which_steps_were_skipped_and_none_was_taken_since_is_not_recommended_whatever_was_scanned() {
+    // What was scanned, late, bears 2^12 and more.
+    let diagnosis = diagnose(&calibrated(8, 40, |i| (i >= 30).then_some(1e-1)));
+    let whatif = whatif(&diagnosis);
+    let found = window(&whatif);
+    assert_eq!((found.refused_from, found.scales.high), (Some(9), 8), "{found:?}");
+    assert!(found.recommended.is_some_and(|exponent| exponent <= 8), "{found:?}");
+    assert_eq!(whatif.borne.map(|(exponent, taken)| (exponent, taken.since)), Some((8, 8)));
+}
+
+#[test]
+fn skips_below_what_the_gradients_need_leave_no_scale_and_no_layer_to_blame() {
+    let diagnosis = diagnose(&calibrated(3, 40, |i| (i >= 30).then_some(5e-8)));
+    let whatif = whatif(&diagnosis);
+    let found = window(&whatif);
+    assert!(found.scales.is_empty() && found.recommended.is_none(), "{found:?}");
+    assert!(found.is_followed && found.fix.is_none(), "{found:?}");
+}
+
+#[test]
+fn a_scale_that_was_refused_and_is_held_later_ends_no_window() {
+    let mut run = calibrated(14, 8, |_| Some(1e-2));
+    run.steps(8, |s, i| {
+        s.applied(65536.0);
+        backward(s, F16, 1e-3 * 65536.0, 100 + i);
+    });
+    let diagnosis = diagnose(&run);
+    assert_eq!(window(&whatif(&diagnosis)).refused_from, None);
+    assert_eq!(
+        whatif(&diagnosis).borne.map(|(exponent, taken)| (exponent, taken.since, taken.steps)),
+        Some((16, 8, 8))
+    );
+}
+
+#[test]
+fn of_gradients_that_moved_under_a_dynamic_scaler_no_layer_is_blamed_and_under_a_static_one_it_is() {
+    let moving = |dynamic: bool| {
+        let mut run = Scenario::new();
+        if dynamic {
+            run.dynamic_scaler(16.0)
+        } else {
+            run.static_scaler(16.0)
+        };
+        // Large at the start, and by the end too small for a scale that the start would have borne.
+        run.steps(40, |s, i| {
+            s.applied(16.0);
+            backward(s, F32, if i < 10 { 1e3 } else { 1e-7 }, i);
+        });
+        diagnose(&run)
+    };
+    let (dynamic, fixed) = (moving(true), moving(false));
+    assert!(window(&whatif(&dynamic)).scales.is_empty(), "{:?}", window(&whatif(&dynamic)));
+    assert!(window(&whatif(&dynamic)).is_followed && window(&whatif(&dynamic)).fix.is_none());
+    assert!(!window(&whatif(&fixed)).is_followed && window(&whatif(&fixed)).fix.is_some());
+}
+
+#[test]
+fn the_gradient_of_a_parameter_that_is_largest_and_comes_first_is_not_laid_to_a_layer_behind_it() {
+    let mut run = Scenario::new();
+    run.static_scaler(1.0).steps(20, |s, i| {
+        s.applied(1.0).loss(1.0);
+        s.gradient("head", "linear", F32, &normal(512, 1.0, i));
+        s.gradient("attn.k", "linear", F32, &normal(512, 3e4, 100 + i));
+        s.gradient("attn.q", "linear", F32, &normal(512, 1e-6, 200 + i));
+        s.param_grad("head", "weight", F32, &normal(512, 2e5, 300 + i));
+    });
+    let diagnosis = diagnose(&run);
+    let whatif = whatif(&diagnosis);
+    assert_eq!(window(&whatif).highest.layer, "head");
+    let fix = window(&whatif).fix.clone().expect("no scale is good for all");
+    assert!(!fix.contains("Change layer `attn.k`"), "{fix}");
+}
+
+#[test]
+fn gradients_that_overflow_at_every_scale_have_none_to_be_set() {
+    let diagnosis = run(F32, 1e30, 1.0, 6);
+    let whatif = whatif(&diagnosis);
+    let found = window(&whatif);
+    assert!(found.overflows_at_all && found.recommended.is_none(), "{found:?}");
 }
 
 #[test]

@@ -9,6 +9,8 @@ use crate::rules::whatif::{Held, WhatIf, Window};
 /// What was looked at, and how far it can be trusted.
 pub(super) fn basis(whatif: &WhatIf<'_>) -> String {
     let scanned = match whatif.steps {
+        0 => "No step was recorded.".into(),
+        1 if whatif.scanned_steps == 1 => "The only step was scanned.".into(),
         steps if steps == whatif.scanned_steps => format!("All {steps} steps were scanned."),
         steps => format!("{} of {steps} steps were scanned; what is said is of these.", whatif.scanned_steps),
     };

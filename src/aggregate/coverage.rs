@@ -12,6 +12,8 @@ pub struct Coverage {
     pub parameters: BTreeMap<String, SeenParameter>,
     /// The layers of these parameters.
     pub layers: BTreeMap<String, SeenLayer>,
+    /// Whether the scaler withheld every optimizer step of the run.
+    pub withheld: bool,
 }
 
 /// What was seen of a parameter.
@@ -52,7 +54,8 @@ impl Coverage {
         if aggregate.instrument.backward_steps == 0 {
             return None;
         }
-        let mut coverage = Self::default();
+        let scaler = &aggregate.scaler;
+        let mut coverage = Self { withheld: scaler.skipped > 0 && scaler.applied == 0, ..Self::default() };
         let mut frozen = BTreeSet::new();
         for parameter in aggregate.run.iter().flat_map(|run| &run.parameters) {
             if parameter.trainable {
@@ -125,7 +128,12 @@ impl Coverage {
             (
                 parameters(|seen| seen.gradient && !seen.update),
                 "no update was seen of",
-                "nothing changed it in place in the scanned steps: no optimizer has it, its steps were skipped, or another tensor took its place",
+                match self.withheld {
+                    true => "the scaler skipped every optimizer step",
+                    false => {
+                        "nothing changed it in place in the scanned steps: no optimizer has it, its steps were skipped, or another tensor took its place"
+                    }
+                },
             ),
             (
                 layers(|seen| !seen.activation),
@@ -185,7 +193,7 @@ fn sentence(names: &[&str], what: &str, why: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::observation::scenario::{Scenario, StepBuilder, normal};
-    use crate::observation::{Parameter, Record};
+    use crate::observation::{Parameter, Record, ScalerEvent};
     use crate::scan::Dtype::F32;
 
     /// A run that began with these parameters, trainable or not, and one step.
@@ -253,6 +261,23 @@ mod tests {
             })),
             None
         );
+    }
+
+    #[test]
+    fn where_every_step_was_skipped_that_is_why_no_update_was_seen() {
+        let said = |applied: &[bool]| {
+            let aggregate = run(&[("fc.weight", true)], |s| {
+                let values = normal(64, 1.0, 1);
+                s.activation("fc", "linear", F32, &values).gradient("fc", "linear", F32, &values);
+                s.param_grad("fc", "weight", F32, &values);
+                applied.iter().for_each(|&applied| {
+                    s.event(ScalerEvent::Stepped { optimizer: 0, applied });
+                });
+            });
+            Coverage::of(&aggregate).expect("a backward pass").missing()
+        };
+        assert_eq!(said(&[false]), ["no update was seen of `fc.weight`: the scaler skipped every optimizer step"]);
+        assert!(said(&[true])[0].contains("no optimizer has it") && said(&[])[0].contains("no optimizer has it"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -32,6 +32,10 @@ struct ConfigError(Vec<String>);
 
 /// `ampdoctor config`: reads the file alone, and says what it sets.
 pub(super) fn config(args: &ConfigFileArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    // Without a file there is nothing to read, where a check would go without.
+    if args.file.is_none() && !Path::new(FILE).exists() {
+        bail!("there is no {FILE} here: write one, or name another; `ampdoctor explain CODE` shows what it may say");
+    }
     let policy = policy(Some(args.file.as_deref().unwrap_or(Path::new(FILE))))?;
     terminal.print(&told(&policy, &terminal.layout))?;
     Ok(Exit::Success)

@@ -35,6 +35,9 @@ fn unknown_rule(typed: &str) -> String {
         let names: Vec<String> = family.iter().map(|info| format!("{} {}", info.code, info.name)).collect();
         return format!("there is no rule {typed}. Of its family there are {}.", names.join(", "));
     }
+    if code_digits(typed).is_some() {
+        return format!("there is no rule {typed}, nor one of its family. `ampdoctor rules` lists them all.");
+    }
     let hint = match nearest(typed, infos().into_iter().flat_map(|info| [info.code, info.name])) {
         Some(name) => format!("Did you mean {name}? "),
         None => String::new(),
@@ -44,11 +47,16 @@ fn unknown_rule(typed: &str) -> String {
 
 /// The rules whose code begins as the one that was typed, where a code was typed.
 fn family_of(typed: &str) -> Option<Vec<&'static RuleInfo>> {
+    let digits = code_digits(typed)?;
+    let family: Vec<_> = infos().into_iter().filter(|info| info.code[3..4] == digits[..1]).collect();
+    (!family.is_empty()).then_some(family)
+}
+
+/// The three digits of a code, of a rule that there is or not; `None` of what is no code.
+fn code_digits(typed: &str) -> Option<String> {
     let code = typed.trim().to_uppercase();
     let digits = code.strip_prefix("AMP").unwrap_or(&code);
-    let is_code = digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let family: Vec<_> = infos().into_iter().filter(|info| is_code && info.code[3..4] == digits[..1]).collect();
-    (!family.is_empty()).then_some(family)
+    (digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.to_owned())
 }
 
 fn as_table(rules: &[&RuleInfo], layout: &Layout) -> String {

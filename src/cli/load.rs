@@ -1,13 +1,14 @@
 //! Reading a run for people: with progress where it takes long, and with what was wrong told.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::terminal::{Terminal, say_on_stderr};
 use crate::recording::{ReadError, rank_files, runs_within};
 use crate::report::nearest;
-use crate::report::{Progress, RunRecording, read_run_under};
+use crate::report::{Progress, RankRecording, RunRecording, read_run_under};
 use crate::rules::Policy;
+use crate::tui::process_is_gone;
 
 /// Reading that is done sooner shows no progress.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,7 +35,10 @@ pub(super) fn load_alone(path: &Path, policy: &Policy, terminal: &Terminal) -> R
     let mut meter = Meter::new(terminal.shows_progress());
     let recording = read_run_under(policy, path, &mut |progress| meter.update(progress));
     meter.clear();
-    let recording = recording?;
+    let mut recording = recording?;
+    for rank in &mut recording.ranks {
+        rank.process_ended = has_lost_its_process(rank);
+    }
     for rank in &recording.ranks {
         for damage in rank.integrity.damage().iter().take(SHOWN_DAMAGES) {
             terminal.warn(&format!("damaged, {damage}: {}", rank.path.display()));
@@ -47,6 +51,21 @@ pub(super) fn load_alone(path: &Path, policy: &Policy, terminal: &Terminal) -> R
         terminal.warn(&error.to_string());
     }
     Ok(recording)
+}
+
+/// A recording without an end that did not grow for so long, and whose process is not here, is no longer written. `watch` waits as long.
+const SILENCE: Duration = Duration::from_secs(10);
+const SILENT_STEPS: u32 = 8;
+
+/// Whether the process of a recording that has no end is gone, as far as this machine knows.
+fn has_lost_its_process(rank: &RankRecording) -> bool {
+    let aggregate = rank.diagnosis.aggregate();
+    let Some(pid) = aggregate.run.as_ref().map(|run| run.pid).filter(|_| aggregate.end.is_none()) else { return false };
+    let modified = rank.path.metadata().and_then(|meta| meta.modified()).ok();
+    let idle = modified.and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
+    let instrument = &aggregate.instrument;
+    let step = Duration::from_nanos(instrument.step_ns / instrument.steps.max(1));
+    idle > SILENCE.max(step.saturating_mul(SILENT_STEPS)) && process_is_gone(pid) == Some(true)
 }
 
 /// The error of a run that could not be read, with the run that may have been meant.

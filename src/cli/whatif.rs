@@ -13,9 +13,13 @@ use crate::tui::shows_unicode;
 
 pub(super) fn whatif(args: WhatifArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
     let recording = load(&args.run, &Policy::default(), terminal).map_err(with_hint)?;
-    let aggregates: Vec<_> = recording.ranks.iter().map(|rank| rank.diagnosis.aggregate()).collect();
-    let whatif = WhatIf::of(&aggregates);
-    for OfRank { rank, item } in recording.run().across() {
+    let run = recording.run();
+    let aggregates: Vec<_> = run.ranks.iter().map(|rank| rank.aggregate).collect();
+    let (whatif, left_over) = (WhatIf::of(&aggregates), run.left_over());
+    for rank in &left_over {
+        terminal.warn(&format!("rank {rank} is left from an earlier run, and is left out"));
+    }
+    for OfRank { rank, item } in run.across().iter().filter(|of| !left_over.contains(&of.rank)) {
         terminal.warn(&format!(
             "rank {rank} is not as the others, and what follows is of all together: {}",
             consequence_text(item)

@@ -107,7 +107,8 @@ impl fmt::Display for Integrity {
         }
         if self.damage_count > 0 {
             let (n, bytes) = (self.damage_count, self.damaged_bytes);
-            write!(f, "; the file is damaged in {n} places, {bytes} bytes were skipped")?;
+            let s = if n == 1 { "" } else { "s" };
+            write!(f, "; the file is damaged in {n} place{s}, {bytes} bytes were skipped")?;
         }
         if self.lost_observations > 0 {
             write!(f, "; {} observations were lost with the definition of their site", self.lost_observations)?;

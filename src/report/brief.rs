@@ -6,7 +6,9 @@ use crate::rules::{Finding, Health, Severity};
 
 /// The verdict, and a line for each finding.
 pub(super) fn brief(run: &Run<'_>, layout: &Layout) -> String {
-    verdict(run, layout, "the text report") + &lines(run, layout)
+    // Scripts take it line by line, and a terminal breaks its lines itself.
+    let unbroken = Layout { width: usize::MAX, ..*layout };
+    verdict(run, &unbroken, "the text report") + &lines(run, &unbroken)
 }
 
 /// What a report with findings begins with: the verdict, and a line for each of them. Nothing where nothing was found.
@@ -108,6 +110,8 @@ fn unknown(run: &Run<'_>, place: &str) -> String {
         format!("a rank could not be read; see {place}.")
     } else if let Some(rank) = run.ranks.iter().find(|rank| rank.is_empty()) {
         empty(rank)
+    } else if instruments().all(|instrument| instrument.steps == 0) && run.ranks.iter().any(Rank::panicked) {
+        "the run ended in a panic before its first step; what it printed last says why.".into()
     } else if instruments().all(|instrument| instrument.steps == 0) {
         "no step was recorded. `doctor.step(&loss)` must be called once per training step.".into()
     } else if run.ranks.iter().any(is_off) {

@@ -5,7 +5,8 @@ use super::number::{percent, readable};
 use crate::rules::{Evidence, Value};
 
 /// Keys whose words say too little.
-const LABELS: [(&str, &str); 9] = [
+const LABELS: [(&str, &str); 10] = [
+    ("largest_max_abs", "largest magnitude of all of them"),
     ("ehat", "Ehat (predicted 1 - cosine)"),
     ("layer_ehat", "Ehat of the layer"),
     ("median_ehat", "median Ehat"),
@@ -107,7 +108,7 @@ mod tests {
     fn keys_are_words_and_numbers_have_units() {
         let cases = [
             ("max_abs_before", 3.779, "largest magnitude before = 3.779"),
-            ("largest_max_abs", 4.0, "largest magnitude = 4"),
+            ("largest_max_abs", 4.0, "largest magnitude of all of them = 4"),
             ("lost_share_estimate", 0.381, "lost share (estimate) = 38 %"),
             ("loss_scale_before", 65536.0, "loss scale before = 65536 (2^16)"),
             ("loss_scale", 2f64.powi(28), "loss scale = 2^28"),

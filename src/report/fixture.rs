@@ -16,7 +16,7 @@ use crate::scan::{Dtype, ExponentHistogram, Fidelity, Stats, likeness};
 /// What a [`Run`] borrows from.
 pub(super) struct Fixture {
     aggregate: Aggregate,
-    findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
     doubts: Vec<Doubt>,
     omitted: [Omitted; 1],
     accepted: [Accepted; 1],

@@ -1,9 +1,10 @@
-//! The report as JUnit XML, which CI services show as tests: a rule is a test, its findings are failures, and one that could not tell was skipped.
+//! The report as JUnit XML, which CI services show as tests: a rule is a test, its findings are failures, and one that could not tell was skipped. So was one
+//! whose findings all follow from another: they stand in the failure of their cause, and one fault is one failure.
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::brief::{verdict, within};
-use super::{Layout, Rank, Run};
+use super::{Layout, Rank, Run, consequence_text};
 use crate::rules::{self, Finding, Health, OfRank, RuleInfo, Severity};
 
 /// The report as JUnit XML: whether the run could be judged, and a suite for each rank with a test for each rule, failed where a warning or an error was
@@ -50,21 +51,25 @@ fn suite(rank: &Rank<'_>, run: &Run<'_>) -> TestSuite {
     let beside: Vec<&Finding> = run.across().iter().filter(|of| of.rank == rank.number()).map(|of| &of.item).collect();
     for rule in rules::all() {
         let RuleInfo { code, name, .. } = *rule.info();
-        let all = rank.findings.iter().chain(beside.iter().copied()).flat_map(Finding::with_consequences);
-        let found: Vec<&Finding> = all.filter(|of| of.code == code && of.severity > Severity::Info).collect();
+        let all = || rank.findings.iter().chain(beside.iter().copied());
+        let found: Vec<&Finding> = all().filter(|of| of.code == code && of.severity > Severity::Info).collect();
+        let cause = all().find(|of| of.consequences.iter().any(|of| of.code == code && of.severity > Severity::Info));
         let doubt = rank.doubts.iter().find(|doubt| doubt.code == code);
-        let status = match (&found[..], doubt) {
-            ([], None) => TestCaseStatus::success(),
-            ([], Some(doubt)) => {
-                let mut status = TestCaseStatus::skipped();
-                status.set_message(doubt.reason.as_str());
-                status
-            }
-            (found, _) => failure(found),
+        let status = match (&found[..], cause, doubt) {
+            ([], Some(cause), _) => skipped(&format!("follows from {} {}", cause.code, cause.name)),
+            ([], None, Some(doubt)) => skipped(&doubt.reason),
+            ([], None, None) => TestCaseStatus::success(),
+            (found, ..) => failure(found),
         };
         suite.add_test_case(case(&format!("{code} {name}"), status));
     }
     suite
+}
+
+fn skipped(why: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::skipped();
+    status.set_message(why);
+    status
 }
 
 /// Ranks that recorded nothing: of them nothing is known but that.
@@ -87,7 +92,9 @@ fn failure(found: &[&Finding]) -> TestCaseStatus {
     let lines: Vec<String> = found.iter().map(line).collect();
     let told = |finding: &&Finding| {
         let settings = finding.remedy.settings().map_or(String::new(), |settings| format!("\nSettings: {settings}"));
-        format!("{}\n{}\nChange: {}{settings}\n", line(finding), finding.explanation, finding.remedy.text)
+        let follow = finding.consequences.iter().map(|of| format!("\nFollows from it: {}", consequence_text(of)));
+        let follow: String = follow.collect();
+        format!("{}\n{}\nChange: {}{settings}{follow}\n", line(finding), finding.explanation, finding.remedy.text)
     };
     let text: Vec<String> = found.iter().map(told).collect();
     status.set_message(lines.join("; "));
@@ -141,6 +148,19 @@ mod tests {
         let xml = junit(&Run::of(ranks.iter().map(Rank::of).collect(), &[]));
         let (_, absent) = xml.split_once(r#"<testsuite name="rank 1" tests="1""#).unwrap_or_else(|| panic!("{xml}"));
         assert!(absent.contains("AMP802 rank-stopped") && absent.contains("recorded nothing here: rank 1"), "{xml}");
+    }
+
+    #[test]
+    fn what_follows_from_a_fault_stands_in_its_failure_and_fails_no_test_of_its_own() {
+        let mut fixture = Fixture::sick();
+        let root = fixture.findings.first().expect("it is sick").clone();
+        let follower = Finding { code: "AMP702", name: "flat-loss", consequences: Vec::new(), ..root };
+        fixture.findings[0].consequences = vec![follower];
+        let xml = junit(&fixture.run());
+        let (_, case) = xml.split_once(r#"<testcase name="AMP702 flat-loss""#).expect("a test of the rule");
+        let (_, message) = case.split_once("<skipped message=\"").expect("marked");
+        assert!(message.starts_with("follows from AMP"), "{xml}");
+        assert!(xml.contains("Follows from it: AMP702 flat-loss in fc"), "{xml}");
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct RankRecording {
     pub integrity: Integrity,
     /// Why reading stopped before the end of the file; what came before was kept.
     pub stopped: Option<ReadError>,
+    /// Whether the process that recorded it is known to have ended: reading alone does not tell.
+    pub process_ended: bool,
     /// What the rules say of it.
     pub diagnosis: Diagnosis,
 }
@@ -42,7 +44,8 @@ impl RankRecording {
     pub fn rank(&self) -> Rank<'_> {
         let file = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let (integrity, stopped) = (Some(&self.integrity), self.stopped.as_ref());
-        Rank { file, integrity, stopped, ..Rank::of(&self.diagnosis) }
+        let process_ended = self.process_ended;
+        Rank { file, integrity, stopped, process_ended, ..Rank::of(&self.diagnosis) }
     }
 }
 
@@ -122,5 +125,6 @@ fn read_rank(path: PathBuf, policy: &Policy, progress: &mut dyn FnMut(u64)) -> R
             progress(told);
         }
     }
-    Ok(RankRecording { path, integrity: records.integrity().clone(), stopped, diagnosis })
+    let integrity = records.integrity().clone();
+    Ok(RankRecording { path, integrity, stopped, process_ended: false, diagnosis })
 }

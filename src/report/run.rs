@@ -6,7 +6,8 @@ use crate::aggregate::Aggregate;
 use crate::observation::EndReason;
 use crate::recording::{Integrity, ReadError, rank_of};
 use crate::rules::{
-    Accepted, Across, Allow, Company, Diagnosis, Doubt, Finding, Health, OfRank, Omitted, Peer, Policy, Severity,
+    Accepted, Across, Allow, Company, Diagnosis, Doubt, Finding, Health, Membership, OfRank, Omitted, Peer, Policy,
+    Severity,
 };
 
 /// One rank of a run: what its recording held and what the rules said of it.
@@ -127,8 +128,10 @@ pub struct Counts {
 /// A run: its ranks, by number.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
-    /// The ranks; never empty where a run was read.
+    /// The ranks; never empty where a run was read. One that is left from an earlier run of the directory is none of them.
     pub ranks: Vec<Rank<'a>>,
+    /// Recordings that are left from an earlier run: they count in nothing, and a finding names each.
+    left_over: Vec<Rank<'a>>,
     /// Recordings of which nothing could be read, and why.
     pub unreadable: &'a [ReadError],
     /// Whether these are all recordings of the run: false for one that was read by its own path.
@@ -147,12 +150,20 @@ impl<'a> Run<'a> {
 
     /// A run of one rank, whatever others there may be.
     pub fn single(rank: Rank<'a>) -> Self {
-        Self { ranks: vec![rank], unreadable: &[], whole: false, of_one_command: false, across: Across::default() }
+        Self {
+            ranks: vec![rank],
+            left_over: Vec::new(),
+            unreadable: &[],
+            whole: false,
+            of_one_command: false,
+            across: Across::default(),
+        }
     }
 
     /// A run of all these ranks.
     pub fn of(ranks: Vec<Rank<'a>>, unreadable: &'a [ReadError]) -> Self {
-        Self { ranks, unreadable, whole: true, of_one_command: false, across: Across::default() }.compared()
+        let (left_over, across) = (Vec::new(), Across::default());
+        Self { ranks, left_over, unreadable, whole: true, of_one_command: false, across }.compared()
     }
 
     /// The same run, of which is known that one command made it and that its processes have ended.
@@ -162,8 +173,10 @@ impl<'a> Run<'a> {
         self.compared()
     }
 
-    /// Holds the ranks against one another.
+    /// Holds the ranks against one another, and lays those of an earlier run aside.
     fn compared(mut self) -> Self {
+        self.ranks.append(&mut self.left_over);
+        self.ranks.sort_by_key(Rank::number);
         let peer = |rank: &Rank<'a>| Peer {
             number: rank.number(),
             aggregate: rank.aggregate,
@@ -175,8 +188,16 @@ impl<'a> Run<'a> {
             whole: self.whole,
             of_one_command: self.of_one_command,
         };
-        self.across = self.policy().map(|policy| Across::of(&company, policy)).unwrap_or_default();
+        let across = self.policy().map(|policy| Across::of(&company, policy)).unwrap_or_default();
+        let is_left_over = |rank: &Rank<'_>| across.membership(rank.number()) == Membership::LeftOver;
+        (self.left_over, self.ranks) = self.ranks.into_iter().partition(is_left_over);
+        self.across = across;
         self
+    }
+
+    /// The numbers of the ranks whose recordings are left from an earlier run.
+    pub fn left_over(&self) -> Vec<u32> {
+        self.left_over.iter().map(Rank::number).collect()
     }
 
     /// What was found of the ranks only beside one another, by rank.
@@ -193,7 +214,7 @@ impl<'a> Run<'a> {
             let gravest = of_rank.clone().max();
             (gravest, of_rank.filter(|severity| Some(*severity) == gravest).count())
         };
-        let numbers = self.ranks.iter().map(Rank::number).filter(|_| self.is_distributed());
+        let numbers = self.ranks.iter().map(Rank::number).filter(|_| self.ranks.len() > 1);
         numbers
             .map(|rank| (grave(rank), Reverse(rank)))
             .max()
@@ -282,7 +303,7 @@ impl<'a> Run<'a> {
 
     /// Whether a finding must name its rank.
     pub fn is_distributed(&self) -> bool {
-        self.ranks.len() + self.unreadable.len() > 1
+        self.ranks.len() + self.unreadable.len() + self.left_over.len() > 1
     }
 
     fn attributed<T: 'a>(&self, of: impl Fn(&Rank<'a>) -> &'a [T]) -> Vec<Attributed<'a, T>> {
@@ -302,7 +323,9 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::observation::{End, Record};
+    use crate::observation::scenario::Scenario;
+    use crate::observation::{End, Record, RunInfo, Sampling, Step};
+    use crate::report::fixture::{Fixture, run_info};
 
     static NOBODYS: LazyLock<Policy> = LazyLock::new(Policy::default);
 
@@ -327,6 +350,43 @@ mod tests {
         let mut aggregate = Aggregate::default();
         aggregate.apply(Record::End(End { steps: 20, dropped_steps: 0, reason }));
         aggregate
+    }
+
+    /// A rank of a launch of so many, that began at this time and took two steps in a second.
+    fn launched(number: u32, ranks: u32, began_ms: u64) -> Aggregate {
+        let mut aggregate = Aggregate::default();
+        let info = run_info(Sampling::Every(1));
+        let (rank, world_size, started_unix_ms) = (number, Some(ranks), began_ms);
+        aggregate.apply(Record::Run(RunInfo { rank, world_size, started_unix_ms, ..info }));
+        let mut steps = Scenario::new();
+        steps.steps(2, |s, _| {
+            s.loss(1.0);
+        });
+        for record in steps.records().iter().cloned() {
+            if let Record::Step(step) = record {
+                aggregate.apply(Record::Step(Step { time_ns: step.index * 1_000_000_000, ..step }));
+            }
+        }
+        aggregate.apply(Record::End(End { steps: 2, dropped_steps: 0, reason: EndReason::Finished }));
+        aggregate
+    }
+
+    #[test]
+    fn what_is_left_from_an_earlier_run_counts_in_nothing_and_is_named_once() {
+        let (new, old) = (launched(0, 1, 10_000), launched(2, 3, 0));
+        let sick = Fixture::sick();
+        let left = Rank { findings: &sick.findings, ..rank(&old, Health::Findings) };
+        let of = |left| Run::of(vec![rank(&new, Health::Healthy), left], &[]);
+        let run = of(left);
+        assert_eq!((run.health(), run.worst_rank(), run.left_over()), (Health::Healthy, None, vec![2]));
+        assert_eq!(run.ranks.iter().map(Rank::number).collect::<Vec<_>>(), [0]);
+        let said: Vec<_> = run.findings().iter().map(|of| (of.rank, of.item.code, of.item.severity)).collect();
+        assert_eq!(said, [(2, "AMP802", Severity::Info)]);
+        assert_eq!(of(left).after_its_processes().left_over(), [2], "known by its number of ranks");
+        let beside = launched(2, 3, 9_500);
+        let (new, left) = (launched(0, 3, 10_000), Rank { aggregate: &beside, ..left });
+        let run = Run::of(vec![rank(&new, Health::Healthy), left], &[]);
+        assert_eq!((run.health(), run.worst_rank()), (Health::Findings, Some(2)), "a rank of this run counts");
     }
 
     #[test]

@@ -188,14 +188,13 @@ fn firing(
     let max_abs = observation.stats.max_abs;
     let grown_from = summary.recent.front().map_or(max_abs, |s| s.stats.max_abs);
     let bits = (Format::F16.max / max_abs).log2();
+    let is_largest = largest.1.site == *site;
     let also = match others {
         0 => String::new(),
-        n => format!(
-            " {} after it are as near; the largest is {} in `{}`.",
-            count(n, "activation"),
-            number(largest.0.stats.max_abs),
-            largest.1.site.label()
-        ),
+        n => format!(" {} after it {} as near{}.", count(n, "activation"), if n == 1 { "is" } else { "are" }, {
+            let (max, label) = (number(largest.0.stats.max_abs), largest.1.site.label());
+            if is_largest { ", none as large".to_owned() } else { format!("; the largest is {max} in `{label}`") }
+        }),
     };
     let left = steps_left(summary);
     let near = limits.at(&NEAR, &site.layer);
@@ -221,9 +220,9 @@ fn firing(
                 measured("max_abs", max_abs),
                 measured("headroom_bits", bits),
                 measured("max_abs_32_samples_ago", grown_from),
-                measured("largest_max_abs", largest.0.stats.max_abs),
-                counted("activations_near_overflow", others as u64 + 1),
             ])
+            .chain((!is_largest).then(|| measured("largest_max_abs", largest.0.stats.max_abs)))
+            .chain([counted("activations_near_overflow", others as u64 + 1)])
             .collect(),
         explanation: format!(
             "The output of `{}` reached {} ({}) in FP16, which ends at 65504: {bits:.1} bits of headroom.{trend} A loss scale does not move activations.{also}",

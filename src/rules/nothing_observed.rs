@@ -33,6 +33,7 @@
 
 use super::{Limits, Needs, Rule, RuleInfo, Severity, Threshold, Verdict};
 use crate::aggregate::Aggregate;
+use crate::observation::EndReason;
 
 const FEWEST: Threshold = Threshold {
     rule: "nothing-observed",
@@ -69,6 +70,9 @@ impl Rule for NothingObserved {
     fn check(&self, aggregate: &Aggregate, limits: &Limits) -> Vec<Verdict> {
         let seen = &aggregate.instrument;
         let reason = match () {
+            () if seen.steps == 0 && has_panicked(aggregate) => {
+                "no step was recorded: the run ended in a panic before its first step".into()
+            }
             () if seen.steps == 0 => {
                 "no step was recorded: `doctor.step` was never called, or the run ended before its first step".into()
             }
@@ -96,6 +100,10 @@ impl Rule for NothingObserved {
         };
         vec![Verdict::Unsure(reason)]
     }
+}
+
+fn has_panicked(aggregate: &Aggregate) -> bool {
+    aggregate.end.as_ref().is_some_and(|end| end.reason == EndReason::Panicked)
 }
 
 #[cfg(test)]
@@ -142,6 +150,14 @@ mod tests {
             reason: crate::observation::EndReason::Finished,
         }));
         assert!(reason(&d).contains("no step"), "{}", reason(&d));
+    }
+
+    #[test]
+    fn of_a_run_that_panicked_before_its_first_step_the_panic_is_the_reason() {
+        let mut d = diagnose(&Scenario::new());
+        let reason_of_end = crate::observation::EndReason::Panicked;
+        d.apply(Record::End(crate::observation::End { steps: 0, dropped_steps: 0, reason: reason_of_end }));
+        assert_eq!(reason(&d), "no step was recorded: the run ended in a panic before its first step");
     }
 
     #[test]

@@ -157,8 +157,8 @@ fn is_silent(peer: &Peer<'_>, company: &Company<'_>) -> bool {
 
 fn left_over(peer: &Peer<'_>) -> Firing {
     let explanation = format!(
-        "The recording of rank {} was over before those of other ranks began: it is left from an earlier run of this directory, and is held against none of \
-         them. Its own findings are of that run.",
+        "The recording of rank {} was over before those of other ranks began: it is left from an earlier run of this directory. What it holds counts in \
+         nothing that is said here.",
         peer.number
     );
     firing(Severity::Info, 0, Vec::new(), explanation, OWN_DIRECTORY)

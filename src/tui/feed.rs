@@ -148,8 +148,9 @@ impl Tail {
     fn damage(&self) -> Option<String> {
         let integrity = self.follower.integrity().filter(|i| i.damage_count > 0)?;
         let (places, bytes) = (integrity.damage_count, integrity.damaged_bytes);
+        let places = format!("{places} place{}", if places == 1 { "" } else { "s" });
         let first = integrity.damage().first().map(|damage| format!("; first {damage}")).unwrap_or_default();
-        Some(format!("the recording is damaged in {places} places, {bytes} bytes were skipped{first}"))
+        Some(format!("the recording is damaged in {places}, {bytes} bytes were skipped{first}"))
     }
 
     fn age(&self) -> Option<Duration> {
@@ -159,7 +160,7 @@ impl Tail {
 }
 
 /// Whether no process has this number here; `None` where the number is none.
-fn is_gone(pid: u32) -> Option<bool> {
+pub fn is_gone(pid: u32) -> Option<bool> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     Some(test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }

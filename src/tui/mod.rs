@@ -27,5 +27,6 @@ mod view;
 mod watch;
 mod world;
 
+pub use feed::is_gone as process_is_gone;
 pub use options::{WatchOptions, WatchOutcome, WatchTarget};
 pub use watch::{shows_unicode, watch};

@@ -109,3 +109,20 @@ fn a_code_that_is_no_rule_names_its_family_and_no_neighbour() {
     assert!(said.contains("no rule AMP103. Of its family there are AMP101 activation-near-overflow, AMP102"), "{said}");
     assert!(!said.contains("Did you mean"), "{said}");
 }
+
+#[test]
+fn a_code_without_a_family_suggests_no_neighbour_of_another() {
+    let output = run(&here(), &["explain", "AMP999"]);
+    let said = stderr(&output);
+    assert!(code(&output) == 2 && said.contains("`ampdoctor rules` lists them all"), "{said}");
+    assert!(!said.contains("Did you mean"), "{said}");
+}
+
+#[test]
+fn a_configuration_that_nobody_named_and_is_not_there_is_no_option_to_leave_out() {
+    let empty = tempfile::tempdir().expect("a folder");
+    let output = run(empty.path(), &["config"]);
+    let said = stderr(&output);
+    assert!(code(&output) == 2 && said.contains("there is no ampdoctor.toml here"), "{said}");
+    assert!(!said.contains("--config"), "{said}");
+}

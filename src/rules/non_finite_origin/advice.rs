@@ -40,6 +40,11 @@ pub(super) fn advice_for(aggregate: &Aggregate, site: &Site, origin: &Origin, pa
             let change = without_factor(aggregate, origin, Naming::Operator);
             return change.reworded(|change| sentence(change) + ".");
         }
+        // A parameter: no operator of its own made it.
+        "" => format!(
+            "Look at what layer `{layer}` computes with `{}`, and its inputs at step {}; keep the layer in FP32 to see whether range is the cause.",
+            site.tensor, origin.step
+        ),
         _ => format!(
             "Look at `{}` of layer `{layer}` and its inputs at step {}; keep the layer in FP32 to see whether range is the cause.",
             site.operator, origin.step

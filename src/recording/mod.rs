@@ -41,7 +41,7 @@ pub use follower::{Follower, News};
 pub use integrity::{Damage, Integrity};
 pub use reader::{Recording, Records, rank_files, read_run};
 pub use recorder::{DEFAULT_LIMIT, Recorder};
-pub use run_dir::{RUNS, new_run_dir, own_run_dir, runs_before, runs_within, set_aside};
+pub use run_dir::{RUNS, is_at_rest, new_run_dir, own_run_dir, runs_before, runs_within, set_aside};
 pub use size::parse_size;
 pub use thinning::LEAST_LIMIT;
 

@@ -60,6 +60,11 @@ pub fn runs_before(run: &Path) -> Vec<PathBuf> {
 /// What the run directory of a process within another begins with.
 const OWN: &str = "process-";
 
+/// Whether a recording is there and no process writes it, as far as its file system knows of locks.
+pub fn is_at_rest(recording: &Path) -> bool {
+    recording.is_file() && files::is_at_rest(recording).is_ok()
+}
+
 /// Moves the recordings of all ranks in `run` aside, to `rank-<n>.amprec.<k>`, so that a new run is not mixed with the old one.
 /// Returns how many were moved; none where there is no such directory.
 ///

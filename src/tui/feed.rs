@@ -10,12 +10,15 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::world::Batch;
 use crate::observation::Record;
-use crate::recording::{Follower, News, ReadError, rank_files};
+use crate::recording::{Follower, News, ReadError, is_at_rest, rank_files};
 
 /// Records taken at once, of all ranks together, so that long recordings do not hold up the keys.
 const AT_ONCE: usize = 256;
 /// How often it is looked for further ranks, once there is one: a directory may lie on a slow file system.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A recorder writes its first record at once; after this long a file without one has none to come.
+const FIRST_RECORD: Duration = Duration::from_secs(10);
 
 /// What is new in the recordings of a run, poll by poll.
 pub struct Feed {
@@ -83,7 +86,8 @@ impl Feed {
             self.stale.remove(&file);
         }
         self.refused = None;
-        self.ranks.push(Tail { number: number(&file), follower: Follower::new(&file), path: file, pid: None });
+        let (number, follower) = (number(&file), Follower::new(&file));
+        self.ranks.push(Tail { number, follower, path: file, pid: None, abandoned: None });
         self.ranks.sort_by_key(|rank| rank.number);
     }
 }
@@ -100,6 +104,8 @@ struct Tail {
     path: PathBuf,
     follower: Follower,
     pid: Option<u32>,
+    /// How long the file was when it was found to be abandoned.
+    abandoned: Option<u64>,
 }
 
 impl Tail {
@@ -115,7 +121,18 @@ impl Tail {
         }
         batch.problem = batch.problem.or_else(|| self.damage());
         batch.age = self.age().unwrap_or_default();
+        batch.abandoned = self.pid.is_none() && !batch.more && !batch.unreadable && self.is_abandoned(batch.age);
         batch
+    }
+
+    /// Whether a recording without a record will stay so: nothing came for a while, and nobody writes it. That is asked once, for to ask takes the lock for a
+    /// moment.
+    fn is_abandoned(&mut self, age: Duration) -> bool {
+        let length = std::fs::metadata(&self.path).map(|meta| meta.len()).ok();
+        if length.is_none() || self.abandoned != length {
+            self.abandoned = length.filter(|_| age > FIRST_RECORD && is_at_rest(&self.path));
+        }
+        self.abandoned.is_some()
     }
 
     fn read(&mut self, batch: &mut Batch, at_once: usize) {
@@ -331,6 +348,28 @@ mod tests {
         let (last, before) = states.split_last().expect("states");
         assert_eq!(*last, RunState::Killed);
         assert!(before.len() > 1 && before.iter().all(|state| *state == RunState::Live), "{before:?}");
+    }
+
+    #[test]
+    fn an_empty_recording_that_nobody_writes_is_over_and_one_that_was_just_made_is_waited_for() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("rank-0.amprec");
+        let state = || {
+            let mut ranks = Ranks::new(Run::new(Source::default()));
+            for batch in Feed::new(dir.path()).poll() {
+                ranks.take(batch, Duration::ZERO);
+            }
+            ranks.states(Duration::ZERO)
+        };
+        for content in ["", "abc"] {
+            std::fs::write(&path, content).expect("written");
+            assert_eq!(state(), [RunState::Waiting], "{content}");
+            let file = std::fs::File::options().write(true).open(&path).expect("there");
+            file.set_modified(SystemTime::now() - Duration::from_secs(60)).expect("made old");
+            assert_eq!(state(), [RunState::Empty], "{content}");
+            file.lock().expect("its writer holds it");
+            assert_eq!(state(), [RunState::Waiting], "{content}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::state::{Header, Ranks, RunState, Snapshot};
 use super::view::number::{duration, grouped, magnitude, or_dash, percent, scale, scanned_steps};
 use crate::observation::EndReason;
-use crate::report::{consequence_text, thinned_text};
+use crate::report::{Layout, consequence_text, thinned_text};
 use crate::rules::{Doubt, Finding, Health};
 
 /// One line about the present: `step 1,204  loss 0.183  scale 2^13 = 8,192  skips 3  38.2 steps/s  probe 2.1 %`.
@@ -51,6 +51,8 @@ pub fn follower(finding: &Finding) -> String {
 pub fn state(state: RunState) -> String {
     match state {
         RunState::Waiting => "waiting for the first record".into(),
+        RunState::Empty => "the recording is empty: its process died before it began, or its disk was full".into(),
+        RunState::Unreadable => "the recording cannot be read".into(),
         RunState::Live => "the run is going on".into(),
         RunState::Stalled(idle) => {
             format!("no step for {}: the run is stalled, or was killed on another machine", duration(idle))
@@ -72,13 +74,25 @@ pub fn summary(ranks: &Ranks, now: Duration) -> Vec<String> {
     if !ranks.are_several() {
         return summary_of(&ranks.snapshot(None, now), "");
     }
-    let numbers: Vec<u32> = ranks.iter().map(|(number, _)| number).collect();
+    let numbers: Vec<u32> = ranks.members().map(|(number, _)| number).collect();
     let each = numbers.iter().flat_map(|&n| summary_of(&ranks.snapshot(Some(n), now), &format!(" rank {n}")));
     let mut lines: Vec<String> = each.collect();
     for rank in ranks.snapshot(None, now).ranks {
         lines.extend(rank.remarks.iter().map(|remark| format!("rank {}: {}", rank.number, remark.words())));
     }
     lines
+}
+
+/// A text whose lines are broken between words before they get longer than `width`, each continued a little further right.
+pub fn broken(text: &str, width: usize) -> String {
+    let of_line = |line: &str| match line.chars().count() <= width {
+        true => format!("{line}\n"),
+        false => {
+            let indent = &line[..line.len() - line.trim_start().len()];
+            Layout { width, colour: false }.wrap(indent, &format!("{indent}  "), line)
+        }
+    };
+    text.lines().map(of_line).collect()
 }
 
 fn summary_of(snapshot: &Snapshot, rank: &str) -> Vec<String> {
@@ -127,5 +141,20 @@ fn so_far(doubts: &[Doubt]) -> String {
     match codes.len() {
         0 => String::new(),
         _ => format!(" so far (too little was seen for {})", Vec::from_iter(codes).join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_the_end_no_word_is_broken_at_the_edge_of_the_terminal() {
+        let text = "verdict: healthy\n  fix: raise init_scale from 2^7 to 2^13, and look again";
+        assert_eq!(
+            broken(text, 30),
+            "verdict: healthy\n  fix: raise init_scale from\n    2^7 to 2^13, and look\n    again\n"
+        );
+        assert_eq!(broken(text, usize::MAX), format!("{text}\n"), "in a pipe nothing is broken");
     }
 }

@@ -108,7 +108,7 @@ impl Plain {
             writeln!(out, "waiting for a recording in {}", self.ranks.run(None).source.place)?;
         }
         let several = self.ranks.are_several();
-        for (number, run) in self.ranks.iter() {
+        for (number, run) in self.ranks.members() {
             let told = self.told.entry(number).or_default();
             let who = if several { format!("rank {number}: ") } else { String::new() };
             tell_state(run.state(now), told, &who, out)?;
@@ -128,7 +128,7 @@ impl Plain {
 
     fn tell_progress(&mut self, now: Duration, out: &mut impl Write) -> io::Result<()> {
         let due = self.told_at.is_none_or(|at| now.saturating_sub(at) >= PROGRESS);
-        let furthest = self.ranks.iter().max_by_key(|(number, run)| (run.step(), Reverse(*number)));
+        let furthest = self.ranks.members().max_by_key(|(number, run)| (run.step(), Reverse(*number)));
         let Some((_, run)) = furthest.filter(|(_, run)| due && run.step().is_some() && run.step() != self.told_step)
         else {
             return Ok(());
@@ -143,7 +143,8 @@ fn tell_state(state: RunState, told: &mut Told, who: &str, out: &mut impl Write)
     let kind = match state {
         RunState::Stalled(_) => "stalled",
         RunState::Killed => "killed",
-        RunState::Waiting | RunState::Live | RunState::Ended(_) | RunState::Replay(_) => "",
+        RunState::Empty => "empty",
+        RunState::Unreadable | RunState::Waiting | RunState::Live | RunState::Ended(_) | RunState::Replay(_) => "",
     };
     if std::mem::replace(&mut told.state, kind) == kind || kind.is_empty() {
         return Ok(());

@@ -22,6 +22,7 @@ use super::view::Theme;
 use super::world::{Command, World};
 use super::{WatchOptions, WatchOutcome, WatchTarget, lines, once};
 use crate::recording::{ReadError, Records, rank_files, runs_within};
+use crate::report::Layout;
 
 /// Watches a run until its user leaves, or until it ends where nobody can press a key.
 ///
@@ -204,8 +205,10 @@ fn others(feed: &Feed) -> Vec<PathBuf> {
 
 fn print_end(ranks: &Ranks, world: &Live) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    let columns = io::stdout().is_terminal().then(crossterm::terminal::size).and_then(Result::ok);
+    let width = columns.map_or(usize::MAX, |(columns, _)| usize::from(columns).max(Layout::MIN_WIDTH));
     for line in lines::summary(ranks, world.now()) {
-        writeln!(out, "{line}")?;
+        write!(out, "{}", lines::broken(&line, width))?;
     }
     for file in world.feed.files() {
         writeln!(out, "recording: {}", file.display())?;

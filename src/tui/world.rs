@@ -39,6 +39,8 @@ pub struct Batch {
     pub problem: Option<String>,
     /// Whether the problem is that it cannot be read at all.
     pub unreadable: bool,
+    /// Whether nothing was recorded in it and nothing will be: nobody writes it.
+    pub abandoned: bool,
 }
 
 /// The command that was started.

@@ -12,6 +12,10 @@ use super::Rates;
 pub enum RunState {
     /// Nothing was recorded yet.
     Waiting,
+    /// The recording holds nothing, and nobody writes it.
+    Empty,
+    /// Nothing of the recording can be read.
+    Unreadable,
     /// Steps are coming in.
     Live,
     /// The recording did not end, and nothing came for this long.
@@ -27,7 +31,15 @@ pub enum RunState {
 impl RunState {
     /// Whether nothing more will come.
     pub fn is_over(self) -> bool {
-        matches!(self, RunState::Killed | RunState::Ended(_) | RunState::Replay(_))
+        matches!(
+            self,
+            RunState::Empty | RunState::Unreadable | RunState::Killed | RunState::Ended(_) | RunState::Replay(_)
+        )
+    }
+
+    /// Whether nothing can be said of the rank, and so not of its run.
+    pub fn tells_nothing(self) -> bool {
+        matches!(self, RunState::Empty | RunState::Unreadable)
     }
 }
 

@@ -31,6 +31,8 @@ pub struct RankStatus {
     pub loss_scale: Option<f64>,
     /// Optimizer steps withheld.
     pub skipped: u64,
+    /// Whether its recording is left from an earlier run: it counts in nothing.
+    pub is_left_over: bool,
     /// What it does and the others do not.
     pub remarks: Vec<Remark>,
 }
@@ -59,10 +61,13 @@ impl Ranks {
         }
         let changed = batch.restarted
             || run.source.problem != batch.problem
+            || run.source.unreadable != batch.unreadable
+            || run.source.abandoned != batch.abandoned
             || run.source.process_gone != batch.process_gone
             || run.source.unread != batch.more
             || !batch.records.is_empty();
         run.source.problem = batch.problem;
+        (run.source.unreadable, run.source.abandoned) = (batch.unreadable, batch.abandoned);
         run.source.process_gone = batch.process_gone;
         run.source.unread = batch.more;
         if !batch.records.is_empty() {
@@ -95,6 +100,15 @@ impl Ranks {
         self.runs.iter().map(|(number, run)| (*number, run))
     }
 
+    /// The same of those that are not left from an earlier run.
+    pub fn members(&self) -> impl Iterator<Item = (u32, &Run)> {
+        self.iter().filter(|&(number, _)| !self.is_left_over(number))
+    }
+
+    fn is_left_over(&self, number: u32) -> bool {
+        self.across().membership(number) == Membership::LeftOver
+    }
+
     /// Whether a finding must name its rank.
     pub fn are_several(&self) -> bool {
         self.runs.len() > 1
@@ -107,7 +121,7 @@ impl Ranks {
 
     /// Whether nothing more will come of any rank.
     pub fn are_over(&self, now: Duration) -> bool {
-        !self.runs.is_empty() && self.runs.values().all(|run| run.state(now).is_over())
+        !self.runs.is_empty() && self.members().all(|(_, run)| run.state(now).is_over())
     }
 
     /// The rank that is shown: the chosen one where it is there, else the worst.
@@ -140,13 +154,15 @@ impl Ranks {
     /// What the ranks show beside one another.
     pub fn across(&self) -> &Across {
         self.across.get_or_init(|| {
-            let peers = self.runs.iter().map(|(&number, run)| Peer {
+            let (unreadable, read): (Vec<_>, Vec<_>) = self.iter().partition(|(_, run)| run.is_unreadable());
+            let peers = read.into_iter().map(|(number, run)| Peer {
                 number,
                 aggregate: run.diagnosis().aggregate(),
                 process_ended: run.has_lost_its_process(),
             });
             let peers = peers.collect();
-            let company = Company { peers, whole: self.are_several(), ..Company::default() };
+            let unreadable = unreadable.into_iter().map(|(number, _)| number).collect();
+            let company = Company { peers, unreadable, whole: self.are_several(), ..Company::default() };
             Across::of(&company, &self.blank.source.policy)
         })
     }
@@ -179,6 +195,11 @@ impl Ranks {
             snapshot.ranks = self.statuses(now);
             snapshot.rank = shown;
             snapshot.worst_rank = self.worst();
+            let unread = |(number, run): (u32, &Run)| {
+                run.is_unreadable()
+                    .then(|| format!("rank {number}: {}", run.source.problem.clone().unwrap_or_default()))
+            };
+            snapshot.header.notice = snapshot.header.notice.or_else(|| self.iter().find_map(unread));
         }
         snapshot
     }
@@ -186,7 +207,8 @@ impl Ranks {
     /// One layer over the whole run: of the rank that is shown, or of all.
     pub fn layer(&self, path: &str, chosen: Option<u32>, all: bool) -> LayerDetail {
         let shown = self.shown(chosen);
-        let selected = self.iter().filter(|&(number, _)| all || Some(number) == shown);
+        let wanted = |number| if all { !self.is_left_over(number) } else { Some(number) == shown };
+        let selected = self.iter().filter(|&(number, _)| wanted(number));
         LayerDetail::of_runs(
             path,
             all,
@@ -194,9 +216,9 @@ impl Ranks {
         )
     }
 
-    /// What other loss scales and formats would make of all ranks together.
+    /// What other loss scales and formats would make of all ranks of the run together.
     pub fn whatif(&self) -> WhatIf<'_> {
-        let aggregates: Vec<_> = self.runs.values().map(|run| run.diagnosis().aggregate()).collect();
+        let aggregates: Vec<_> = self.members().map(|(_, run)| run.diagnosis().aggregate()).collect();
         WhatIf::of(&aggregates)
     }
 
@@ -212,7 +234,9 @@ impl Ranks {
                 other => remarks.extend(other),
             }
             let header = run.header(now);
-            let findings = self.severities(number, run);
+            // Those of an earlier run count no more.
+            let is_left_over = self.is_left_over(number);
+            let findings = if is_left_over { Vec::new() } else { self.severities(number, run) };
             RankStatus {
                 number,
                 state,
@@ -222,6 +246,7 @@ impl Ranks {
                 loss: header.loss,
                 loss_scale: header.loss_scale,
                 skipped: header.skipped,
+                is_left_over,
                 remarks,
             }
         });
@@ -274,7 +299,7 @@ fn stop(state: RunState, step: u64, most: u64, others_run: bool) -> Option<Remar
     match state {
         RunState::Killed | RunState::Stalled(_) => (others_run || is_behind).then_some(Remark::Stopped(step)),
         RunState::Ended(_) | RunState::Replay(_) => is_behind.then_some(Remark::Ended(step)),
-        RunState::Live | RunState::Waiting => None,
+        RunState::Live | RunState::Waiting | RunState::Empty | RunState::Unreadable => None,
     }
 }
 
@@ -383,11 +408,28 @@ mod tests {
         if let Some(Record::Run(run)) = new.first_mut() {
             run.started_unix_ms += 3_600_000;
         }
-        let old = records("r", Fault::Nan("conv2"), 30, true);
+        let old = records("r", Fault::Nan("conv2"), 80, true);
         let ranks = ranks(vec![new.clone(), old, new]);
         let remarks: Vec<_> = ranks.snapshot(None, SECOND).ranks.into_iter().map(|rank| rank.remarks).collect();
         assert_eq!(remarks, [vec![], vec![Remark::EarlierRun], vec![]]);
         assert_eq!((ranks.worst(), ranks.shown(Some(1))), (Some(0), Some(1)));
+        assert_eq!(ranks.whatif().steps, 60, "the furthest of the new ones");
+        assert_eq!(ranks.layer("conv1", None, true).ranks, [0, 2]);
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_read_is_said_so_and_leaves_the_run_unjudged() {
+        let mut ranks = ranks(vec![records("r", Fault::None, 60, true)]);
+        let healthy = ranks.snapshot(None, SECOND);
+        assert!(healthy.left_open().is_none(), "{:?}", healthy.left_open());
+        let problem = Some("this is no recording".to_owned());
+        ranks.take(Batch { rank: 1, unreadable: true, problem, ..Batch::default() }, SECOND);
+        let snapshot = ranks.snapshot(None, SECOND);
+        assert_eq!((snapshot.rank, snapshot.ranks[1].state), (Some(0), RunState::Unreadable));
+        assert_eq!(snapshot.left_open(), Some("a rank could not be read"));
+        assert_ne!(snapshot.health(), crate::rules::Health::Healthy);
+        assert_eq!(snapshot.header.notice.as_deref(), Some("rank 1: this is no recording"));
+        assert!(ranks.are_over(SECOND), "nothing more will come");
     }
 
     #[test]

@@ -20,6 +20,10 @@ pub struct Source {
     pub command_ended: bool,
     /// Why it cannot be read on, where it cannot.
     pub problem: Option<String>,
+    /// Whether it cannot be read at all.
+    pub unreadable: bool,
+    /// Whether it holds nothing and nobody writes it.
+    pub abandoned: bool,
     /// What was decided about the rules.
     pub policy: Policy,
     /// Something else to say in the header.
@@ -106,12 +110,19 @@ impl Run {
         !self.source.unread && (self.source.command_ended || self.source.process_gone == Some(true))
     }
 
+    /// Whether nothing of it can be read.
+    pub fn is_unreadable(&self) -> bool {
+        self.source.unreadable && self.diagnosis.aggregate().run.is_none()
+    }
+
     /// What the run is doing at `now`.
     pub fn state(&self, now: Duration) -> RunState {
         let aggregate = self.diagnosis.aggregate();
         match &aggregate.end {
             Some(end) if self.replay => return RunState::Replay(end.reason),
             Some(end) => return RunState::Ended(end.reason),
+            None if aggregate.run.is_none() && self.source.unreadable => return RunState::Unreadable,
+            None if aggregate.run.is_none() && self.source.abandoned => return RunState::Empty,
             None if aggregate.run.is_none() => return RunState::Waiting,
             None => {}
         }

@@ -14,10 +14,18 @@ impl Snapshot {
         }
     }
 
+    /// Whether a part of what was recorded cannot be read, of this rank or of another one: no waiting helps.
+    pub fn is_blind(&self) -> bool {
+        self.header.problem || self.ranks.iter().any(|rank| rank.state.tells_nothing())
+    }
+
     /// What keeps a run from being called healthy though nothing was found, to stand behind "nothing was found, and"; `None` where it ended in order.
     pub fn left_open(&self) -> Option<&'static str> {
         match self.header.state {
+            RunState::Unreadable => Some("the recording cannot be read"),
+            RunState::Empty => Some("the recording is empty"),
             _ if self.header.problem => Some("a part of the recording could not be read"),
+            _ if self.is_blind() => Some("a rank could not be read"),
             RunState::Waiting | RunState::Live => Some("the run goes on"),
             RunState::Stalled(_) => Some("the recording has no end: the run hangs, or was killed on another machine"),
             RunState::Killed => Some("the recording has no end: the run was killed, or its disk was full"),

@@ -93,7 +93,7 @@ fn lines(view: &View, width: usize, focused: bool) -> (Vec<Line<'static>>, usize
 fn verdict(view: &View, width: usize) -> Vec<Line<'static>> {
     let (snapshot, theme) = (view.snapshot, view.theme);
     let scanned = scanned_steps(snapshot.instrument.full_steps);
-    let is_going_on = !snapshot.header.state.is_over() && !snapshot.header.problem;
+    let is_going_on = !snapshot.header.state.is_over() && !snapshot.is_blind();
     match (snapshot.findings.health, snapshot.left_open().filter(|_| !is_going_on)) {
         (Health::Healthy, None) => {
             let nothing = Span::styled(format!("  nothing wrong in {scanned}"), theme.good());

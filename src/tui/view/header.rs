@@ -70,6 +70,8 @@ pub fn state(state: RunState, theme: Theme) -> Item {
     let dot = theme.pick("●", "*");
     let (text, style) = match state {
         RunState::Waiting => ("waiting".into(), theme.warning()),
+        RunState::Empty => ("empty: its process died before it began, or its disk was full".into(), theme.bad()),
+        RunState::Unreadable => ("cannot be read".into(), theme.bad()),
         RunState::Live => ("live".into(), theme.good()),
         RunState::Stalled(idle) => (format!("no step for {}", duration(idle)), theme.warning()),
         RunState::Killed => ("killed: the process is gone, the run did not end".into(), theme.bad()),
@@ -77,6 +79,21 @@ pub fn state(state: RunState, theme: Theme) -> Item {
         RunState::Replay(reason) => (format!("replay, ended{}", because(reason)), ended_style(reason, theme)),
     };
     vec![Span::styled(format!("{dot} {text}"), style)]
+}
+
+/// The same in a column: at most 20 characters.
+pub fn short_state(state: RunState, theme: Theme) -> Item {
+    let mut item = self::state(state, theme);
+    let text = match state {
+        RunState::Empty => "empty",
+        RunState::Killed => "killed",
+        RunState::Ended(EndReason::Detached) | RunState::Replay(EndReason::Detached) => "detached",
+        RunState::Ended(EndReason::Panicked) | RunState::Replay(EndReason::Panicked) => "ended by a panic",
+        RunState::Replay(_) | RunState::Ended(_) => "ended",
+        RunState::Waiting | RunState::Unreadable | RunState::Live | RunState::Stalled(_) => return item,
+    };
+    item.iter_mut().for_each(|span| span.content = format!("{} {text}", theme.pick("●", "*")).into());
+    item
 }
 
 fn because(reason: EndReason) -> &'static str {

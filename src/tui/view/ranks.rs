@@ -5,13 +5,13 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::header::{Item, state};
+use super::header::{Item, short_state};
 use super::layers::letter;
 use super::number::{grouped, magnitude, or_dash, power};
 use super::page;
 use super::wrap::labelled;
 use super::{Theme, View};
-use crate::tui::state::RankStatus;
+use crate::tui::state::{RankStatus, RunState};
 use crate::tui::ui::Extent;
 
 /// All ranks in one line, the shown one reversed, the worst one said to be it; `None` where there is one alone. Where not all fit, those stay that
@@ -53,7 +53,7 @@ fn spans_width(spans: &[Span]) -> usize {
 
 fn is_notable(rank: &RankStatus, view: &View) -> bool {
     let shown_or_worst = [view.snapshot.rank, view.snapshot.worst_rank].contains(&Some(rank.number));
-    shown_or_worst || rank.severity.is_some() || !rank.remarks.is_empty()
+    shown_or_worst || rank.state.tells_nothing() || rank.severity.is_some() || !rank.remarks.is_empty()
 }
 
 /// `1 E worst, stopped at step 340`.
@@ -63,6 +63,9 @@ fn item(rank: &RankStatus, view: &View) -> Item {
     let number = if view.snapshot.rank == Some(rank.number) { number.reversed() } else { number };
     let mut item = vec![Span::styled(rank.number.to_string(), number)];
     match rank.severity {
+        _ if rank.is_left_over => {}
+        _ if rank.state == RunState::Unreadable => item.push(Span::styled(" unreadable", theme.bad())),
+        _ if rank.state == RunState::Empty => item.push(Span::styled(" empty", theme.bad())),
         Some(severity) => item.push(Span::styled(format!(" {}", letter(severity)), theme.severity(severity))),
         None => item.push(Span::styled(" ok", theme.good())),
     }
@@ -105,13 +108,14 @@ fn row(rank: &RankStatus, view: &View) -> Line<'static> {
     );
     let worst = if view.snapshot.worst_rank == Some(rank.number) { " worst" } else { "" };
     let (findings, style) = match rank.severity {
+        _ if rank.is_left_over || rank.state.tells_nothing() => ("-".to_owned(), theme.dim()),
         Some(severity) => (format!("{} {}{worst}", rank.findings, letter(severity)), theme.severity(severity)),
         None => ("none".to_owned(), theme.good()),
     };
     let number = format!("{:>6}", rank.number);
     let mut spans =
         vec![Span::styled(number, chosen), Span::raw(numbers), Span::styled(format!("{findings:<13}"), style)];
-    spans.extend(state(rank.state, theme));
+    spans.extend(short_state(rank.state, theme));
     Line::from(spans)
 }
 

@@ -107,6 +107,7 @@ fn no_view_calls_a_run_healthy_that_was_killed() {
             if view.contains(&"json") { "\"health\": \"unknown\"" } else { "could not tell: nothing was found in " };
         assert!(text.contains(expected) && !text.contains("healthy"), "{view:?}: {text}");
         assert_eq!(output.status.code(), Some(if view[0] == "check" { 3 } else { 0 }), "{view:?}");
+        assert!(!text.contains("still goes on"), "{view:?}, and its process is gone: {text}");
     }
 }
 

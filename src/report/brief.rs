@@ -128,8 +128,9 @@ fn unknown(run: &Run<'_>, place: &str) -> String {
         format!("nothing was found in what could be read, but a part of the recording was lost; see {place}.")
     } else if let Some(rank) = run.ranks.iter().find(|rank| rank.panicked()) {
         format!("nothing was found in {}, and then the run ended in a panic.", counted(rank.steps(), "step"))
-    } else if run.ranks.iter().any(Rank::ended_early) {
-        format!("nothing was found up to where the recording ended early; see {place}.")
+    } else if let Some(rank) = run.ranks.iter().filter(|rank| rank.ended_early()).min_by_key(|rank| rank.steps()) {
+        let steps = counted(rank.steps(), "step");
+        format!("nothing was found in {steps}, and there the recording ends early: its process is gone; see {place}.")
     } else {
         let steps = run.ranks.iter().filter(|rank| !rank.ended_in_order()).map(Rank::steps).min().unwrap_or(0);
         format!(

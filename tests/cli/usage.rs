@@ -121,7 +121,7 @@ fn a_code_without_a_family_suggests_no_neighbour_of_another() {
 #[test]
 fn a_configuration_that_nobody_named_and_is_not_there_is_no_option_to_leave_out() {
     let empty = tempfile::tempdir().expect("a folder");
-    let output = run(empty.path(), &["config"]);
+    let output = run(&empty, &["config"]);
     let said = stderr(&output);
     assert!(code(&output) == 2 && said.contains("there is no ampdoctor.toml here"), "{said}");
     assert!(!said.contains("--config"), "{said}");

@@ -21,7 +21,17 @@ pub(super) fn encode(observations: &[Observation]) -> Option<Columns> {
         add_stats(&mut columns, &observation.stats)?;
         add_rare(&mut columns, &mut before, place, observation);
     }
+    narrow_sums(&mut columns);
     (!observations.is_empty()).then_some(columns)
+}
+
+/// Sums that are floats, as those of a probe are, take half the room.
+fn narrow_sums(columns: &mut Columns) {
+    let all = |sums: &[f64]| sums.iter().map(|&sum| narrow(sum)).collect::<Option<Vec<f32>>>();
+    if let (Some(sum), Some(squares)) = (all(&columns.sum), all(&columns.sum_squares)) {
+        (columns.sum, columns.sum_squares) = (Vec::new(), Vec::new());
+        (columns.narrow_sum, columns.narrow_sum_squares) = (sum, squares);
+    }
 }
 
 fn add_stats(columns: &mut Columns, stats: &Scan) -> Option<()> {
@@ -82,10 +92,10 @@ fn distance(next: &mut u32, place: u32) -> u32 {
     distance
 }
 
-/// The magnitude as an `f32`, where that is exact.
-fn narrow(magnitude: f64) -> Option<f32> {
-    let narrow = magnitude as f32;
-    (f64::from(narrow).to_bits() == magnitude.to_bits()).then_some(narrow)
+/// The number as an `f32`, where that is exact.
+fn narrow(number: f64) -> Option<f32> {
+    let narrow = number as f32;
+    (f64::from(narrow).to_bits() == number.to_bits()).then_some(narrow)
 }
 
 fn plain(sum: Scaled) -> Option<f64> {
@@ -113,7 +123,8 @@ fn span(min: f32, max: f32) -> Option<usize> {
 }
 
 /// The observations that stand in columns, each as its message.
-pub(super) fn decode(columns: Columns) -> Result<Vec<Message>, Nonsense> {
+pub(super) fn decode(mut columns: Columns) -> Result<Vec<Message>, Nonsense> {
+    widen_sums(&mut columns);
     let n = columns.site_steps.len();
     let lengths = [
         columns.zeros.len(),
@@ -140,6 +151,11 @@ pub(super) fn decode(columns: Columns) -> Result<Vec<Message>, Nonsense> {
     give_rare(columns, &mut messages)?;
     messages.iter_mut().for_each(|message| message.stats.iter_mut().for_each(add_up));
     Ok(messages)
+}
+
+fn widen_sums(columns: &mut Columns) {
+    columns.sum.extend(columns.narrow_sum.iter().copied().map(f64::from));
+    columns.sum_squares.extend(columns.narrow_sum_squares.iter().copied().map(f64::from));
 }
 
 fn stats(columns: &Columns, place: usize, counts: &mut &[u64]) -> Result<Stats, Nonsense> {
@@ -244,6 +260,24 @@ mod tests {
     }
 
     #[test]
+    fn sums_that_are_floats_take_half_the_room_and_come_back_as_they_were() {
+        let sums = |messages: &[Message]| -> Vec<f64> {
+            messages.iter().filter_map(|m| m.stats.as_ref()?.sum.as_ref().map(|sum| sum.value)).collect()
+        };
+        let mut observations = [observed(0, &normal(500, 1.0, 1)), observed(1, &[-0.0; 9])];
+        let exact: Vec<f64> = observations.iter().map(|o| o.stats.sum.value).collect();
+        let wide = encode(&observations).expect("they fit");
+        assert_eq!((wide.sum.len(), wide.narrow_sum.len()), (2, 0), "{exact:?} is no float");
+        assert_eq!(sums(&decode(wide).expect("sound")), exact);
+        observations.iter_mut().for_each(|o| o.stats.round_sums());
+        let rounded: Vec<f64> = observations.iter().map(|o| o.stats.sum.value).collect();
+        let narrow = encode(&observations).expect("they fit");
+        assert_eq!((narrow.sum.len(), narrow.narrow_sum.len(), narrow.narrow_sum_squares.len()), (0, 2, 2));
+        assert_eq!(sums(&decode(narrow).expect("sound")), rounded);
+        assert!((rounded[0] / exact[0] - 1.0).abs() <= 2f64.powi(-24), "{rounded:?} {exact:?}");
+    }
+
+    #[test]
     fn columns_that_contradict_each_other_make_no_sense() {
         let sound = || {
             let mut two = [observed(0, &[1.0, 2.0]), observed(1, &[4.0])];
@@ -251,7 +285,8 @@ mod tests {
             encode(&two).expect("they fit")
         };
         assert!(decode(sound()).is_ok());
-        let breaks: [fn(&mut Columns); 8] = [
+        let breaks: [fn(&mut Columns); 9] = [
+            |c| c.sum = vec![0.0, 0.0],
             |c| c.zeros.truncate(1),
             |c| c.exponent_counts.truncate(2),
             |c| c.exponent_counts.push(1),

@@ -199,10 +199,15 @@ pub struct Columns {
     pub min_abs: ::prost::alloc::vec::Vec<f32>,
     #[prost(float, repeated, tag = "4")]
     pub max_abs: ::prost::alloc::vec::Vec<f32>,
+    /// The sums in these two, or in the next two where each is a float.
     #[prost(double, repeated, tag = "5")]
     pub sum: ::prost::alloc::vec::Vec<f64>,
     #[prost(double, repeated, tag = "6")]
     pub sum_squares: ::prost::alloc::vec::Vec<f64>,
+    #[prost(float, repeated, tag = "19")]
+    pub narrow_sum: ::prost::alloc::vec::Vec<f32>,
+    #[prost(float, repeated, tag = "20")]
+    pub narrow_sum_squares: ::prost::alloc::vec::Vec<f32>,
     /// Of one observation behind the other.
     #[prost(uint64, repeated, tag = "7")]
     pub exponent_counts: ::prost::alloc::vec::Vec<u64>,

@@ -106,6 +106,8 @@ fn in_columns(bytes: &[u8]) -> Option<schema::Columns> {
             16 => c.rounding.push(schema::Rounding::decode(bytes).ok()?),
             17 => return fill(&mut c.provenance_at, packed(bytes, number)?),
             18 => c.provenance.push(provenance(bytes)?),
+            19 => return fill(&mut c.narrow_sum, chunks(bytes, f32::from_le_bytes)?),
+            20 => return fill(&mut c.narrow_sum_squares, chunks(bytes, f32::from_le_bytes)?),
             _ => return None,
         }
         Some(())

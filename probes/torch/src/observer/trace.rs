@@ -353,9 +353,13 @@ impl Trace {
             let via = self.via(entry, &uses, &mut sites);
             let provenance = self.provenance(entry, &ids, &mut sites);
             let entry = &mut self.entries[index];
+            let mut stats = std::mem::take(&mut entry.stats);
+            if entry.dtype != Dtype::F64 {
+                stats.round_sums();
+            }
             observations.push(Observation {
                 site,
-                stats: std::mem::take(&mut entry.stats),
+                stats,
                 inherited: entry.inherited,
                 via,
                 rounding: entry.rounding.take(),

@@ -62,7 +62,7 @@ fn the_process_that_is_measured() {
     let late = resident_kb();
     recorder.finish(EndReason::Finished).expect("written");
     let size = recording_path(run, 0).metadata().expect("there").len();
-    println!("measured {early} {late} {size} {rewritten}");
+    println!("numbers: {early} {late} {size} {rewritten}");
 }
 
 fn resident_kb() -> u64 {
@@ -81,7 +81,7 @@ fn the_memory_of_a_million_steps_is_that_of_a_hundred_thousand() {
         .output()
         .expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let measured = text.lines().find_map(|line| line.split_once("measured ").map(|(_, numbers)| numbers.to_owned()));
+    let measured = text.lines().find_map(|line| line.split_once("numbers: ").map(|(_, numbers)| numbers.to_owned()));
     let numbers: Vec<u64> =
         measured.unwrap_or_else(|| panic!("{text}")).split(' ').map(|n| n.parse().expect("a number")).collect();
     let [early, late, size, rewritten] = numbers[..] else { panic!("{numbers:?}") };

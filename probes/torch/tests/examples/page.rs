@@ -37,7 +37,7 @@ The report names each under the run that has it, with the reason.
   those that are changed in place (`w -= grad * lr`). The report then misses the update of the old one.
 * **A model that the doctor was not attached to** is not observed. The report says so where something changes its parameters in place.
 * **Operators on a thread of the user's own** are seen where the doctor was attached or last stepped, and nowhere else. Each thread that trains a model has a doctor of its own; where `AMPDOCTOR_RUN`
-  is `run`, the second records in `run/process-<its number>` and says so.
+  is `run`, the second records in `run/process-<its number>` and says so. `ampdoctor check -- COMMAND` judges both, and the worst counts.
 
 These loops ran on a CPU; none of them has run on a GPU yet.
 ";

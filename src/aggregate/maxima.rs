@@ -28,7 +28,12 @@ impl Stretch {
 
     /// The range of the larger of two tensors that were scanned at the same steps; its low end is the most that is known of it.
     fn raise(&mut self, other: Self) {
+        // What is not finite in every scan is the larger, however large the other is.
+        let never_finite = |of: &Self| of.range().is_none() && of.non_finite > 0;
         match (self.range(), other.range()) {
+            _ if never_finite(self) || never_finite(&other) => {
+                (self.low, self.high) = (Self::EMPTY.low, Self::EMPTY.high);
+            }
             (_, None) => {}
             (None, Some(_)) => (self.low, self.high) = (other.low, other.high),
             (Some(_), Some(_)) => (self.low, self.high) = (self.low.max(other.low), self.high.max(other.high)),
@@ -105,6 +110,12 @@ impl Maxima {
                 stretch.raise(theirs);
             }
         }
+    }
+
+    /// The same maxima of the stretches in which no scan was finite, and no others.
+    pub fn never_finite(&self) -> Self {
+        let keep = |stretch: &Stretch| if stretch.range().is_none() { *stretch } else { Stretch::EMPTY };
+        Self { stretches: self.stretches.iter().map(keep).collect(), ..*self }
     }
 
     /// Steps in each stretch.

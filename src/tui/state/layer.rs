@@ -254,6 +254,8 @@ fn largest(tensors: &[Tensor], quantity: Quantity) -> Maxima {
     let narrowed = quantity != Quantity::Update && all.iter().any(|t| in_fp16(&t));
     let mut maxima = Maxima::default();
     all.iter().filter(|t| !narrowed || in_fp16(t)).for_each(|t| maxima.raise(&t.maxima));
+    // A gradient in FP32 that is not finite is no matter of its format.
+    all.iter().filter(|t| narrowed && !in_fp16(t)).for_each(|t| maxima.raise(&t.maxima.never_finite()));
     maxima
 }
 

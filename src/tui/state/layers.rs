@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 
 use super::Window;
 use super::window::Zone;
-use crate::aggregate::{Aggregate, SiteSummary};
+use crate::aggregate::{Aggregate, Sample, SiteSummary};
 use crate::observation::{Probe, Site};
 use crate::rules::{Finding, Severity};
 use crate::scan::Dtype;
@@ -20,7 +20,7 @@ pub struct SiteRow {
     pub probe: Probe,
     /// The dtype in which it was held.
     pub dtype: Dtype,
-    /// Largest recent magnitude, as held.
+    /// Largest recent magnitude, as held; where no recent scan was finite, infinity, or NaN where none was seen.
     pub max: f64,
     /// The same, divided by the loss scale of its step.
     pub max_unscaled: f64,
@@ -51,6 +51,9 @@ impl SiteRow {
             max_unscaled = max_unscaled.max(sample.stats.max_abs / scale);
         }
         let latest = summary.latest();
+        if let Some(bad) = never_finite(summary) {
+            (max, max_unscaled) = (bad, bad);
+        }
         Self {
             label: summary.site.label(),
             name: name_in_layer(&summary.site),
@@ -71,8 +74,8 @@ impl SiteRow {
 
     /// Adds what another rank saw of the same site.
     fn merge(&mut self, other: &Self) {
-        self.max = self.max.max(other.max);
-        self.max_unscaled = self.max_unscaled.max(other.max_unscaled);
+        self.max = larger(self.max, other.max);
+        self.max_unscaled = larger(self.max_unscaled, other.max_unscaled);
         self.zeros = (self.zeros.0 + other.zeros.0, self.zeros.1 + other.zeros.1);
         self.window.merge(&other.window);
         // A value that was born on one rank is no less an origin for having been inherited on another.
@@ -104,6 +107,25 @@ impl SiteRow {
     }
 }
 
+/// What the largest magnitude is where every recent scan held something that is not finite, masks apart: infinity where one was seen, else NaN. `None` where a
+/// scan was finite: a step that is skipped now and then says nothing of the others.
+fn never_finite(summary: &SiteSummary) -> Option<f64> {
+    let bad = |sample: &Sample| !sample.by_mask && sample.stats.non_finite() > 0;
+    let infinite = |sample: &Sample| sample.stats.pos_inf + sample.stats.neg_inf > 0;
+    let recent = &summary.recent;
+    let all = !recent.is_empty() && recent.iter().all(bad);
+    all.then(|| if recent.iter().any(infinite) { f64::INFINITY } else { f64::NAN })
+}
+
+/// The larger of two magnitudes; a NaN is above all but infinity, for then nothing is known of the largest.
+fn larger(a: f64, b: f64) -> f64 {
+    match (a.is_infinite() || b.is_infinite(), a.is_nan() || b.is_nan()) {
+        (true, _) => f64::INFINITY,
+        (false, true) => f64::NAN,
+        (false, false) => a.max(b),
+    }
+}
+
 fn name_in_layer(site: &Site) -> String {
     if site.tensor.is_empty() { site.operator.clone() } else { site.tensor.clone() }
 }
@@ -127,7 +149,8 @@ pub struct Layer {
     pub gradient_max: Option<f64>,
     /// The same without the loss scale.
     pub gradient_unscaled: Option<f64>,
-    /// Octaves between the largest recent FP16 value and FP16's end, of activations and gradients; negative beyond it, `None` where none is held in FP16.
+    /// Octaves between the largest recent FP16 value and FP16's end, of activations and gradients; negative beyond it, negative infinity where one of them is never
+    /// finite for infinities, `None` where none is held in FP16 or one is never finite for NaN.
     pub headroom: Option<f64>,
     /// Share of its worst gradient that FP16 loses or fades: as it is held, and where that was seen, as it was before a cast to FP16. `None` where no
     /// gradient is held in FP16.
@@ -150,6 +173,9 @@ impl Layer {
     fn new(path: &str, sites: Vec<SiteRow>, findings: &[Finding]) -> Self {
         let of = |probe: Probe| sites.iter().filter(move |s| s.probe == probe);
         let (activations, held) = (of(Probe::Activation).collect::<Vec<_>>(), held_gradients(&sites));
+        // A gradient that is never finite is shown whatever holds it: those in FP16 may be zero for it.
+        let is_bad = |s: &&SiteRow| s.probe.is_gradient() && s.probe != Probe::CastGrad && !s.max.is_finite();
+        let shown_gradients: Vec<&SiteRow> = held.iter().copied().chain(sites.iter().filter(is_bad)).collect();
         let shown = |s: &&SiteRow| activations.is_empty() || s.probe == Probe::Activation;
         let mut dtypes: Vec<Dtype> = sites.iter().filter(shown).map(|s| s.dtype).collect();
         dtypes.sort();
@@ -165,8 +191,8 @@ impl Layer {
             operators: activations.len(),
             dtypes,
             activation_max: largest(&activations, |s| s.max),
-            gradient_max: largest(&held, |s| s.max),
-            gradient_unscaled: largest(&held, |s| s.max_unscaled),
+            gradient_max: largest(&shown_gradients, |s| s.max),
+            gradient_unscaled: largest(&shown_gradients, |s| s.max_unscaled),
             headroom: headroom(&sites),
             fading: fading(&sites),
             subnormal_share: held.iter().filter_map(|s| s.fading()).reduce(f64::max),
@@ -213,6 +239,11 @@ const HALF_MAX: f64 = 65504.0;
 
 fn headroom(sites: &[SiteRow]) -> Option<f64> {
     let flows = |s: &&SiteRow| s.probe == Probe::Activation || s.probe.is_gradient();
+    // Of what is never finite no room is left, or none that is known.
+    if let Some(bad) = sites.iter().filter(flows).map(|s| s.max).filter(|max| !max.is_finite()).reduce(larger) {
+        let is_in_fp16 = sites.iter().filter(flows).any(|s| s.dtype == Dtype::F16);
+        return (is_in_fp16 && bad.is_infinite()).then_some(f64::NEG_INFINITY);
+    }
     let in_fp16 = sites.iter().filter(|s| s.dtype == Dtype::F16 && s.max > 0.0).filter(flows);
     in_fp16.map(|s| (HALF_MAX / s.max).log2()).reduce(f64::min)
 }
@@ -228,7 +259,7 @@ fn fading(sites: &[SiteRow]) -> Option<f64> {
 }
 
 fn largest(sites: &[&SiteRow], of: impl Fn(&SiteRow) -> f64) -> Option<f64> {
-    sites.iter().map(|s| of(s)).reduce(f64::max)
+    sites.iter().map(|s| of(s)).reduce(larger)
 }
 
 fn mean(sites: &[&SiteRow], of: impl Fn(&SiteRow) -> Option<f64>) -> Option<f64> {
@@ -286,6 +317,47 @@ mod tests {
         let recent = &aggregate.sites[16].recent;
         let expected = recent.iter().map(|s| s.stats.max_abs / s.loss_scale.unwrap_or(1.0)).fold(0.0, f64::max);
         assert_eq!(head.gradient_unscaled, Some(expected));
+    }
+
+    /// The layer after these steps of a gradient in FP16 that is zero and one of a parameter in FP32.
+    fn beside_zero(steps: impl IntoIterator<Item = Stats>) -> (Layer, crate::tui::state::LayerDetail) {
+        let mut aggregate = Aggregate::default();
+        for (id, dtype) in [Dtype::F16, Dtype::F32].into_iter().enumerate() {
+            let (probe, tensor) = match dtype {
+                Dtype::F16 => (Probe::ActivationGrad, String::new()),
+                _ => (Probe::ParamGrad, "weight".into()),
+            };
+            let site = Site { layer: "head".into(), operator: "linear".into(), tensor, probe, dtype };
+            aggregate.apply(Record::Site(SiteId(id as u32), site));
+        }
+        let zero = Stats { count: 8, zeros: 8, ..Stats::default() };
+        for (index, weight) in (0..).zip(steps) {
+            let observations = vec![Observation::new(SiteId(0), zero.clone()), Observation::new(SiteId(1), weight)];
+            aggregate.apply(Record::Step(Step { observations, ..step(index) }));
+        }
+        let runs = std::iter::once((0, &aggregate, Vec::new()));
+        let detail = crate::tui::state::LayerDetail::of_runs("head", false, runs);
+        (layers(&aggregate, &[]).remove(0), detail)
+    }
+
+    #[test]
+    fn what_is_never_finite_is_shown_as_it_is_and_not_as_zero() {
+        let of = |pos_inf, nan| Stats { count: 8, zeros: 8 - pos_inf - nan, pos_inf, nan, ..Stats::default() };
+        let (layer, detail) = beside_zero([of(7, 1), of(8, 0)]);
+        assert_eq!((layer.gradient_max, layer.headroom), (Some(f64::INFINITY), Some(f64::NEG_INFINITY)));
+        let (_, gradient) = &detail.maxima[1];
+        assert!(gradient.iter().all(|(_, stretch)| stretch.range().is_none() && stretch.non_finite > 0));
+        let (layer, _) = beside_zero([of(0, 8), of(0, 1)]);
+        assert!(layer.gradient_max.is_some_and(f64::is_nan) && layer.headroom.is_none());
+    }
+
+    #[test]
+    fn one_skipped_step_leaves_the_largest_gradient_a_number() {
+        let bad = Stats { count: 8, pos_inf: 8, ..Stats::default() };
+        let (layer, detail) = beside_zero([bad, tensor(0.0, 3.0, 0.0, Dtype::F32)]);
+        assert_eq!(layer.gradient_max, Some(0.0), "of those in FP16");
+        let finite = detail.maxima[1].1.iter().filter(|(_, stretch)| stretch.range().is_some()).count();
+        assert_eq!(finite, 1, "and the line has a gap there");
     }
 
     /// The layers after three steps of a mask, and of a product that inherits what it holds besides.

@@ -201,7 +201,7 @@ fn number(value: Option<f64>) -> String {
 
 /// Octaves with one place after the point, in five characters.
 fn octaves(value: Option<f64>) -> String {
-    or_dash(value.map(|octaves| format!("{octaves:.1}")))
+    or_dash(value.map(|octaves| if octaves == f64::NEG_INFINITY { "none".into() } else { format!("{octaves:.1}") }))
 }
 
 fn share(value: Option<f64>) -> String {

@@ -16,8 +16,8 @@ pub(super) const EXPONENTS: usize = 23 + 254;
 /// `i % LANES`. All kernels do so and fold the lanes in the same order, and so return the same bits.
 pub(super) const LANES: usize = 16;
 
-/// How 32 elements are added up in `f32`, to four: as 4 x 8 elements `(0 + 1) + (2 + 3)`, then the upper half
-/// of the eight sums to the lower. Which element stands in which of the 4 x 8 places is what the format's conversion makes of it.
+/// How 64 elements are added up in `f32`, to four: each 32 as 4 x 8 elements `(0 + 1) + (2 + 3)`, then the second eight sums to the first, and the upper half of
+/// these to the lower. Which element stands in which of the 4 x 8 places is what the format's conversion makes of it. Where there are no more elements there are zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SumOrder {
     /// Eights of neighbours.
@@ -27,7 +27,7 @@ pub(super) enum SumOrder {
 }
 
 impl SumOrder {
-    /// The element, of 32, in place `lane` of the eight `row`.
+    /// The element, of each 32, in place `lane` of the eight `row`.
     pub fn index(self, row: usize, lane: usize) -> usize {
         match self {
             Self::InOrder => 8 * row + lane,
@@ -93,7 +93,7 @@ fn index_of(x: f32) -> usize {
     }
 }
 
-/// Whether the elements of a block may be added up in `f32`, 32 at a time, before they go to `f64`.
+/// Whether the elements of a block may be added up in `f32`, 64 at a time, before they go to `f64`.
 ///
 /// So long as the largest is in this range no sum of squares overflows, and what underflows is below 2^-49 of the largest square.
 pub(super) fn f32_sums_suffice(max: f32) -> bool {

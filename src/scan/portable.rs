@@ -176,12 +176,15 @@ impl Sweep {
     }
 
     fn add(&mut self, x: &[f32], index: impl Fn(usize, usize) -> usize) {
-        for step in x.as_chunks::<STEP>().0 {
+        for pair in x.as_chunks::<STEP>().0.chunks(2) {
             let (mut eight, mut squares) = ([0.0; 8], [0.0; 8]);
-            for lane in 0..8 {
-                let [a, b, c, d]: [f32; 4] = std::array::from_fn(|row| step[index(row, lane)]);
-                eight[lane] = (a + b) + (c + d);
-                squares[lane] = (a * a + b * b) + (c * c + d * d);
+            for (place, step) in pair.iter().enumerate() {
+                for lane in 0..8 {
+                    let [a, b, c, d]: [f32; 4] = std::array::from_fn(|row| step[index(row, lane)]);
+                    let (sum, square) = ((a + b) + (c + d), (a * a + b * b) + (c * c + d * d));
+                    (eight[lane], squares[lane]) =
+                        if place == 0 { (sum, square) } else { (eight[lane] + sum, squares[lane] + square) };
+                }
             }
             for lane in 0..4 {
                 self.sum[lane] += f64::from(eight[lane] + eight[lane + 4]);

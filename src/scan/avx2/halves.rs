@@ -1,11 +1,10 @@
-//! The look at the elements of half precision: extremes and fields sixteen at a time, sums of each 32 in `f32`.
+//! The look at the elements of half precision: extremes and fields sixteen at a time, sums of each 64 in `f32`.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::super::block::fold;
 use super::load::{Bf16, F16, Format};
-use super::{Fields, STEP, add_four};
+use super::{Eights, Fields, STEP, Sums};
 
 /// A format of 16 bits.
 pub(super) trait Half: Format {
@@ -89,18 +88,35 @@ pub(super) mod note {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn sweep<H: Half, const NOTE: u8>(bytes: &[u8], fields: &mut Fields) -> HalfSweep {
     let mut state = State::new();
-    let (steps, rest) = bytes.as_chunks::<{ 2 * STEP }>();
-    for (step, to) in steps.iter().zip(fields.steps()) {
-        state.take::<H, NOTE>(step, to);
+    let (pairs, rest) = bytes.as_chunks::<{ 4 * STEP }>();
+    let places = fields.places();
+    let (pairs_of_places, rest_of_places) = places.as_chunks_mut::<2>();
+    // Loops, not closures: what a closure is handed to has not the features, and nothing would be inlined.
+    for (pair, [first, second]) in pairs.iter().zip(&mut *pairs_of_places) {
+        let (a, b) = halves_of(pair);
+        let (a, b) = (state.take::<H, NOTE>(a, first), state.take::<H, NOTE>(b, second));
+        state.sums.add_pair(a, b);
     }
     if !rest.is_empty() {
-        let mut padded = [0; 2 * STEP];
+        let mut padded = [0; 4 * STEP];
         padded[..rest.len()].copy_from_slice(rest);
-        if let Some(to) = fields.steps().nth(steps.len()) {
-            state.take::<H, NOTE>(&padded, to);
+        let (a, b) = halves_of(&padded);
+        if let Some([first, second]) = pairs_of_places.get_mut(pairs.len()) {
+            let (a, b) = (state.take::<H, NOTE>(a, first), state.take::<H, NOTE>(b, second));
+            state.sums.add_pair(a, b);
+        } else if let [last] = rest_of_places {
+            let a = state.take::<H, NOTE>(a, last);
+            state.sums.add(a);
         }
     }
     state.finish::<NOTE>()
+}
+
+/// The two steps of a pair.
+#[inline(always)]
+fn halves_of(pair: &[u8; 4 * STEP]) -> (&[u8; 2 * STEP], &[u8; 2 * STEP]) {
+    let (steps, _) = pair.as_chunks();
+    (&steps[0], &steps[1])
 }
 
 struct State {
@@ -108,8 +124,7 @@ struct State {
     least: __m256i,
     /// In lanes of 16 bits, which a block's vectors of 16 elements cannot overflow.
     zeros: __m256i,
-    sum: __m256d,
-    squares: __m256d,
+    sums: Sums,
 }
 
 impl State {
@@ -117,12 +132,12 @@ impl State {
     fn new() -> Self {
         let (most, least) = (_mm256_setzero_si256(), _mm256_set1_epi16(-1));
         let zeros = _mm256_setzero_si256();
-        Self { most, least, zeros, sum: _mm256_setzero_pd(), squares: _mm256_setzero_pd() }
+        Self { most, least, zeros, sums: Sums::new() }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn take<H: Half, const NOTE: u8>(&mut self, step: &[u8; 2 * STEP], to: &mut [MaybeUninit<u8>; STEP]) {
+    fn take<H: Half, const NOTE: u8>(&mut self, step: &[u8; 2 * STEP], to: &mut [MaybeUninit<u8>; STEP]) -> Eights {
         let from = step.as_ptr();
         // SAFETY: a step is two vectors; loads need no alignment; this function has the features.
         let (a, b, x) = unsafe {
@@ -142,8 +157,7 @@ impl State {
             note::NOTHING => {}
             _ => super::store(_mm256_packus_epi16(_mm256_srl_epi16(a, shift), _mm256_srl_epi16(b, shift)), to),
         }
-        self.sum = _mm256_add_pd(self.sum, add_four(x));
-        self.squares = _mm256_add_pd(self.squares, add_four(x.map(|x| _mm256_mul_ps(x, x))));
+        Eights::of(x)
     }
 
     /// Takes in the extremes, and returns the elements doubled: without their sign.
@@ -162,13 +176,14 @@ impl State {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     fn finish<const NOTE: u8>(self) -> HalfSweep {
+        let (sum, sum_squares) = self.sums.fold();
         let least = lanes(self.least).into_iter().fold(u16::MAX, u16::min);
         HalfSweep {
             min: if NOTE == note::NOTHING { least } else { least.wrapping_add(1) } >> 1,
             max: lanes(self.most).into_iter().fold(0, u16::max) >> 1,
             zeros: lanes(self.zeros).into_iter().map(u32::from).sum(),
-            sum: fold(super::doubles(self.sum)),
-            sum_squares: fold(super::doubles(self.squares)),
+            sum,
+            sum_squares,
         }
     }
 }

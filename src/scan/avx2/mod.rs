@@ -11,7 +11,7 @@ mod sweep;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::block::{BLOCK, Block, EXPONENTS, Exponents, f32_sums_suffice};
+use super::block::{BLOCK, Block, EXPONENTS, Exponents, f32_sums_suffice, fold};
 use super::wide::Tables;
 use super::{Dtype, Stats};
 use halves::{Half, HalfSweep, note};
@@ -163,7 +163,11 @@ impl Fields {
     }
 
     fn steps(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>; STEP]> {
-        self.bytes[..self.steps].iter_mut()
+        self.places().iter_mut()
+    }
+
+    fn places(&mut self) -> &mut [[MaybeUninit<u8>; STEP]] {
+        &mut self.bytes[..self.steps]
     }
 
     fn bytes(&self) -> &[[u8; STEP]] {
@@ -195,10 +199,57 @@ fn doubles(x: __m256d) -> [f64; 4] {
     lanes
 }
 
-/// Thirty-two elements added up to four.
+/// Thirty-two elements, or their squares, added up to eight.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_four(x: [__m256; 4]) -> __m256d {
-    let eight = _mm256_add_ps(_mm256_add_ps(x[0], x[1]), _mm256_add_ps(x[2], x[3]));
-    _mm256_cvtps_pd(_mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)))
+fn to_eight(x: [__m256; 4]) -> __m256 {
+    _mm256_add_ps(_mm256_add_ps(x[0], x[1]), _mm256_add_ps(x[2], x[3]))
+}
+
+/// The sums of a block and of its squares, of 64 elements at a time.
+struct Sums {
+    sum: __m256d,
+    squares: __m256d,
+}
+
+/// Thirty-two elements added up to eight, and their squares.
+#[derive(Clone, Copy)]
+struct Eights(__m256, __m256);
+
+impl Eights {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn of(x: [__m256; 4]) -> Self {
+        let square = |x| _mm256_mul_ps(x, x);
+        Self(to_eight(x), to_eight([square(x[0]), square(x[1]), square(x[2]), square(x[3])]))
+    }
+}
+
+impl Sums {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn new() -> Self {
+        Self { sum: _mm256_setzero_pd(), squares: _mm256_setzero_pd() }
+    }
+
+    /// Adds two times 32 elements.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add_pair(&mut self, a: Eights, b: Eights) {
+        self.add(Eights(_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)));
+    }
+
+    /// Adds the last 32 elements, where their number is odd.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add(&mut self, Eights(sum, squares): Eights) {
+        let four = |x| _mm256_cvtps_pd(_mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+        self.sum = _mm256_add_pd(self.sum, four(sum));
+        self.squares = _mm256_add_pd(self.squares, four(squares));
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn fold(self) -> (f64, f64) {
+        (fold(doubles(self.sum)), fold(doubles(self.squares)))
+    }
 }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::block::fold;
 use super::load::Load;
-use super::{Fields, STEP, add_four, doubles, store};
+use super::{Eights, Fields, STEP, Sums, doubles, store};
 
 /// What one sweep over a block found. Without `MASK`, the sums hold only if `max` is finite, and only if they suffice in `f32`.
 pub(super) struct Sweep {
@@ -25,7 +25,7 @@ pub(super) struct Sweep {
 /// so it is done only where the sweep without it, or a block before, has met one.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn sweep<const FIELDS: bool, const MASK: bool>(load: &impl Load, fields: &mut Fields) -> Sweep {
-    let (mut sum, mut squares) = (_mm256_setzero_pd(), _mm256_setzero_pd());
+    let (mut sums, mut first) = (Sums::new(), None);
     let mut most = _mm256_setzero_si256();
     let mut least = _mm256_set1_epi32(-1);
     let mut zeros = _mm256_setzero_si256();
@@ -53,9 +53,13 @@ pub(super) fn sweep<const FIELDS: bool, const MASK: bool>(load: &impl Load, fiel
         if FIELDS {
             store(pack(exponents), fields);
         }
-        sum = _mm256_add_pd(sum, add_four(x));
-        squares = _mm256_add_pd(squares, add_four(x.map(|x| _mm256_mul_ps(x, x))));
+        match first.take() {
+            Some(first) => sums.add_pair(first, Eights::of(x)),
+            None => first = Some(Eights::of(x)),
+        }
     }
+    first.into_iter().for_each(|last| sums.add(last));
+    let (sum, sum_squares) = sums.fold();
     Sweep {
         nan: add_up(special.nan),
         pos_inf: add_up(special.pos_inf),
@@ -63,8 +67,8 @@ pub(super) fn sweep<const FIELDS: bool, const MASK: bool>(load: &impl Load, fiel
         zeros: if FIELDS { 0 } else { add_up(zeros) },
         min: f32::from_bits(lanes(least).into_iter().fold(u32::MAX, u32::min).wrapping_add(1) >> 1),
         max: f32::from_bits(lanes(most).into_iter().fold(0, u32::max) >> 1),
-        sum: fold(doubles(sum)),
-        sum_squares: fold(doubles(squares)),
+        sum,
+        sum_squares,
     }
 }
 

@@ -8,7 +8,7 @@ const ADDITION_IN_F64: f64 = 1e-15;
 /// Additions that are no element's: those of the partial sums of a scan, and of rows on a device.
 const FURTHER_ADDITIONS: f64 = 4.0;
 
-/// Elements of up to 32 bits are added up in `f32` first, 32 at a time: five additions deep, and one more rounding for a square.
+/// Elements of up to 32 bits are added up in `f32` first, 64 at a time to four sums: four additions deep, one more rounding for a square, and one to spare.
 const ROUNDINGS_IN_F32: f64 = 6.0;
 
 /// What one rounding to `f32` is off by at most, in units of what is rounded: 2^-24.
@@ -18,7 +18,7 @@ const ROUNDING_TO_F32: f64 = 1.0 / 16_777_216.0;
 ///
 /// Counts, extremes and the histogram are exact, and must be equal. The sums are added up in an order of each side's own: each of n additions is off by at most 2^-53
 /// of a partial sum, and no partial sum is larger than the sum of magnitudes, which is at most `sqrt(n * sum of squares)`. All formats but `f64` are added up in `f32`
-/// first, 32 elements at a time.
+/// first, 64 elements at a time.
 ///
 /// ```
 /// use ampdoctor::scan::{Dtype, disagreement, scan_slice};

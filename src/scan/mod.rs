@@ -6,7 +6,7 @@
 //! for each block of 4096 elements:                                                  (one pass over memory)
 //!     for each 32 elements, as f32:                                                 (sweep)
 //!         extremes: integer minimum and maximum of the bits without the sign; zero - 1 wraps round and is no minimum
-//!         sums: x and x * x of the 32 in f32, then in f64
+//!         sums: x and x * x of two such 32 in f32, then in f64
 //!         put down the exponent field, a byte each
 //!     an element was not finite?  sweep again, counting and masking those (at once, where a block before had one)
 //!     squares of the largest leave the range of f32?  add up once more, each element in f64

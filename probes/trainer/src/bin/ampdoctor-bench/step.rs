@@ -28,11 +28,11 @@ pub(crate) const RECORDING_TITLES: &[&str] = &[
 ];
 
 /// A contestant runs about this long in each round.
-const TURN_SECONDS: f64 = 3.0;
+const TURN_SECONDS: f64 = 5.0;
 /// A turn has as many steps, however fast or slow they are: enough for a mean.
 const TURN_STEPS: std::ops::RangeInclusive<usize> = 10..=200;
 /// Under a budget it has at least so many: the full steps are spaced, and the first of them, the dearest, is waited off.
-const BUDGET_STEPS: usize = 40;
+const BUDGET_STEPS: usize = 60;
 /// Steps before the clock runs: the caches warm, and the budget finds its spacing.
 const WARM_UP: usize = 2;
 /// Bytes that an observation is to take at most.

@@ -171,8 +171,8 @@ impl NonFinite {
         let found = find(step, sites);
         self.follow_loss(step, &found);
         self.first_origin = self.first_origin.or(found.forward).or(found.backward);
-        let applied = !step.skipped() && !step.scaler.iter().any(is_found_inf);
-        self.first_unguarded = self.first_unguarded.or(found.forward).or(found.backward.filter(|_| applied));
+        let unguarded = found.backward.filter(|_| !is_refused(step));
+        self.first_unguarded = self.first_unguarded.or(found.forward).or(unguarded);
         if let Some(origin) = found.backward.filter(|_| found.forward_is_clean() && !loss_is_bad) {
             self.note_backward(origin, sites);
         }
@@ -215,9 +215,8 @@ impl NonFinite {
     }
 
     fn follow_streak(&mut self, step: &Step, found: &NonFiniteStep, loss_is_bad: bool) {
-        let refused = step.skipped() || step.scaler.iter().any(is_found_inf);
         let seen = step.tier == Tier::Full || !step.scaler.is_empty();
-        let bad = refused || found.backward.is_some();
+        let bad = is_refused(step) || found.backward.is_some();
         self.recent_bad = self.recent_bad << 1 | u64::from(bad);
         if !bad {
             // A step that nothing is known of neither ends nor lengthens a streak.
@@ -253,6 +252,11 @@ impl NonFinite {
             self.deepest = Some(*streak);
         }
     }
+}
+
+/// Whether a scaler found gradients of the step that are not finite, and so withholds it.
+fn is_refused(step: &Step) -> bool {
+    step.skipped() || step.scaler.iter().any(is_found_inf)
 }
 
 fn is_found_inf(event: &ScalerEvent) -> bool {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScalesTried {
     by_exponent: BTreeMap<i32, Tried>,
-    /// The exponents of the skips in a row up to now.
+    /// The exponents of the skips in a row up to now, each once, in the order in which they came.
     row: Vec<i32>,
     /// Steps taken at any scale.
     taken: u64,
@@ -56,9 +56,10 @@ impl ScalesTried {
         for (_, tried) in self.by_exponent.range_mut(exponent..) {
             tried.taken = None;
         }
-        self.row.push(exponent);
-        // At a floor a scale is skipped again and again.
-        self.row.dedup();
+        // Each once: at a floor a scale is skipped again and again, and one that somebody moves to and fro comes back.
+        if !self.row.contains(&exponent) {
+            self.row.push(exponent);
+        }
     }
 
     fn take(&mut self, step: u64, exponent: i32) {
@@ -130,6 +131,12 @@ mod tests {
         let mut steps = calibrated_to_14();
         steps.push((16, TAKEN));
         assert_eq!(tried(&steps).refused_from(), None);
+    }
+
+    #[test]
+    fn skips_that_never_end_take_no_more_memory_however_the_scale_moves() {
+        let steps: Vec<_> = (0..10_000).map(|n| (9 + n % 2, SKIPPED)).collect();
+        assert_eq!(tried(&steps).row, [9, 10]);
     }
 
     #[test]

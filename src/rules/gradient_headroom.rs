@@ -144,12 +144,12 @@ fn rise(aggregate: &Aggregate, site: &SiteSummary, limits: &Limits) -> Option<Ri
     let errors = limits.at(&ERRORS, layer);
     let rises_by = |line: &Line, errors: f64| line.slope * span >= RISE && line.slope >= errors * line.slope_error;
     let rises_apart = || apart_from_loss(aggregate, site, &points).is_some_and(|line| rises_by(&line, errors));
-    let rises = rises_by(&line, errors) || rises_by(&line, errors / 2.0) && rises_apart();
+    let rises = || rises_by(&line, errors) || rises_by(&line, errors / 2.0) && rises_apart();
     let soon = left > 0.0 && left <= limits.at(&HEADROOM, layer) && steps_left <= limits.at(&AHEAD, layer) * span;
     // It rises since it last stood no higher than at first.
     let half = median(points[..points.len() / 2].iter().map(|p| p.1))?;
     let since = samples.iter().rev().find(|s| s.stats.max_abs.log2() <= half).map_or(first.step, |s| s.step);
-    (soon && rises).then(|| Rise { octaves_per_step: line.slope, reached: reached.exp2(), steps_left, since })
+    (soon && rises()).then(|| Rise { octaves_per_step: line.slope, reached: reached.exp2(), steps_left, since })
 }
 
 /// The line without what the loss accounts for; `None` where a step has no loss above 0.

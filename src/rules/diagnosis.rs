@@ -22,6 +22,17 @@ pub enum Health {
     Unknown,
 }
 
+impl Health {
+    /// As documents for machines have it: `healthy`, `findings` or `unknown`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Findings => "findings",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// A rule that could not tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {

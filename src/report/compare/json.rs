@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::number::Number;
 use super::{Comparison, Judgement, LayerChange, LayerState, Outcome};
 use crate::report::json::shallow;
-use crate::rules::{Finding, Health};
+use crate::rules::Finding;
 
 /// The version of the document; it changes when a reader of the old one could misread the new one, not when keys are added.
 pub const COMPARE_SCHEMA_VERSION: u32 = 1;
@@ -127,11 +127,7 @@ impl<'a> OutcomeDocument<'a> {
         });
         Self {
             name: &outcome.name,
-            health: match outcome.health {
-                Health::Healthy => "healthy",
-                Health::Findings => "findings",
-                Health::Unknown => "unknown",
-            },
+            health: outcome.health.name(),
             errors: outcome.counts.errors,
             warnings: outcome.counts.warnings,
             infos: outcome.counts.infos,

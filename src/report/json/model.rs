@@ -11,7 +11,7 @@ use super::SCHEMA_VERSION;
 use super::configuration::ConfigurationDocument;
 use super::magnitudes::LayerDocument;
 use super::rank::RankDocument;
-use crate::rules::{Accepted, Doubt, Evidence, Finding, Health, Omitted, Remedy, Setting, Value};
+use crate::rules::{Accepted, Doubt, Evidence, Finding, Omitted, Remedy, Setting, Value};
 
 /// The report.
 #[derive(Serialize)]
@@ -159,11 +159,7 @@ impl VerdictDocument {
     fn of(run: &Run<'_>) -> Self {
         let counts = run.counts();
         Self {
-            health: match run.health() {
-                Health::Healthy => "healthy",
-                Health::Findings => "findings",
-                Health::Unknown => "unknown",
-            },
+            health: run.health().name(),
             errors: counts.errors,
             warnings: counts.warnings,
             infos: counts.infos,

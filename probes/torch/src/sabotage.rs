@@ -1,6 +1,7 @@
 //! What tests do to the observer: failures planted in its callbacks, to show that they never reach the training, and the way of a GPU's tensors for those
 //! of the CPU, to show that both find the same.
 
+use crate::Doctor;
 use crate::observer::{self, Callback, Planted};
 
 /// A callback of the observer.
@@ -43,6 +44,12 @@ pub fn plant_exception(place: Place) {
 /// Tensors in host memory take the way of a GPU's from now on, in the whole process, or no longer.
 pub fn treat_host_as_device(on: bool) {
     observer::treat_host_as_device(on);
+}
+
+/// The step that goes on begins now, for the doctor's clock: what passed since the last one is no time of the training. For measurements in which a training
+/// waits while another has its turn.
+pub fn restart_clock(doctor: &mut Doctor) {
+    doctor.restart_clock();
 }
 
 /// Plants nothing any more.

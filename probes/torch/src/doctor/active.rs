@@ -96,6 +96,10 @@ impl Active {
         self.lr = Some(lr);
     }
 
+    pub(super) fn restart_clock(&mut self) {
+        self.step_began = Instant::now();
+    }
+
     pub(super) fn metric(&mut self, name: &str, value: f64) {
         self.metrics.push((name.to_owned(), value));
     }

@@ -118,6 +118,12 @@ impl Doctor {
         self.active.as_ref().map(Active::recording)
     }
 
+    pub(crate) fn restart_clock(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.restart_clock();
+        }
+    }
+
     /// Ends the run and gives its report.
     pub fn finish(mut self) -> RunReport {
         self.active.take().map_or_else(RunReport::nothing, |active| active.finish(EndReason::Finished))

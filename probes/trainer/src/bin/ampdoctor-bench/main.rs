@@ -5,13 +5,16 @@
 //! ratio is from 1 says how far the others can be trusted.
 
 mod clock;
+mod contestant;
 mod machine;
 mod models;
 mod page;
+mod recorded;
 mod scan;
 mod step;
 mod table;
 mod ways;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +22,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use contestant::Contestant;
 use models::Shape;
 use page::Page;
 use table::Table;
@@ -36,6 +40,9 @@ struct Options {
     /// Write what was measured here as well, as a page of the documentation
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Be a contestant, and train as standard input says
+    #[arg(long, hide = true, requires = "only")]
+    contestant: Option<Contestant>,
 }
 
 fn main() -> ExitCode {
@@ -50,6 +57,10 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     tch::set_num_threads(1);
+    if let Some(who) = options.contestant {
+        let shape = models::SHAPES.iter().find(|shape| shape.name == options.only);
+        return worker::work(shape.context("a contestant trains one shape")?, who);
+    }
     let mut page = Page::new(introduction(options));
     let shapes: Vec<&Shape> = models::SHAPES.iter().filter(|shape| shape.name.contains(&options.only)).collect();
     if !shapes.is_empty() {
@@ -104,10 +115,12 @@ fn ways(page: &mut Page, rounds: u32) -> Result<()> {
 const STEP: &str = "\
 ## A step
 
-A step of training under the doctor against the same step alone: FP32, Adam, one thread. *None again* is the step alone once more:
-how far its ratio is from 1 says how far the others can be trusted. *Off* records no tensor; *default* scans as many steps as cost
-2 % of the time; *full* scans every step. The ratios are of processor time, of all threads, the recorder's writer among them: the
-median round, and the least and the most of all rounds. *It says* is the ratio that the doctor itself puts into its report.";
+A step of training under the doctor against the same step alone: FP32, Adam, one thread, each contestant in a process of its own (in all
+of which glibc's allocator keeps freed memory and asks for huge pages: a step's time depends on luck otherwise). They take turns of half a second, or five steps, and each turn is compared with the turns of the step alone
+before and after it, by the line between them. The ratios are of processor time, of all threads, the recorder's writer among them: the median turn,
+and between what this median lies 19 times in 20 (*from*, *to*). *None again* is the step alone once more: how far it is from 1 says how far the others
+can be trusted. *Off* records no tensor; *default* scans as many steps as cost 2 % of the time; *full* scans every step. *It says* is the ratio that
+the doctor itself puts into its report.";
 
 const RECORDING: &str = "\
 ## The recording

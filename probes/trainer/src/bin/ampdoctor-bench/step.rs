@@ -2,20 +2,18 @@
 
 use std::time::Instant;
 
-use ampdoctor::observation::Record;
-use ampdoctor::recording::{encode_frame, read_run};
-use ampdoctor_torch::Doctor;
-use anyhow::{Context, Result, ensure};
-use tch::nn::{self, OptimizerConfig};
-use tch::{Device, Tensor};
+use anyhow::Result;
 
-use crate::clock::{Took, median, time};
+use crate::clock::{median, median_interval};
+use crate::contestant::Contestant;
 use crate::models::Shape;
 use crate::page::Page;
+use crate::recorded::Recorded;
+use crate::worker::{Turn, Worker};
 
 /// The titles of the columns.
 pub(crate) const TITLES: &[&str] =
-    &["shape, doctor", "CPU ratio", "least", "most", "fastest step", "it says", "ms a step", "to reach"];
+    &["shape, doctor", "CPU ratio", "from", "to", "fastest step", "it says", "ms a step", "to reach"];
 
 /// The titles of the columns of what was recorded.
 pub(crate) const RECORDING_TITLES: &[&str] = &[
@@ -27,68 +25,14 @@ pub(crate) const RECORDING_TITLES: &[&str] = &[
     "bytes of the names",
 ];
 
-/// A contestant runs about this long in each round.
-const TURN_SECONDS: f64 = 5.0;
-/// A turn has as many steps, however fast or slow they are: enough for a mean.
-const TURN_STEPS: std::ops::RangeInclusive<usize> = 10..=200;
-/// Under a budget it has at least so many: the full steps are spaced, and the first of them, the dearest, is waited off.
-const BUDGET_STEPS: usize = 60;
-/// Steps before the clock runs: the caches warm, and the budget finds its spacing.
-const WARM_UP: usize = 2;
+/// A turn is about this long: most of what disturbs a machine lasts longer, and meets the turns around it as well.
+const TURN_SECONDS: f64 = 0.5;
+/// A turn has at least so many steps: under a budget, a full one among them.
+const TURN_STEPS: usize = 5;
+/// A round is about this long, of all contestants together.
+const ROUND_SECONDS: f64 = 60.0;
 /// Bytes that an observation is to take at most.
 const BYTES_TO_REACH: u32 = 60;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Contestant {
-    None,
-    Control,
-    Off,
-    Default,
-    Full,
-}
-
-impl Contestant {
-    const ALL: [Self; 5] = [Self::None, Self::Control, Self::Off, Self::Default, Self::Full];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Control => "none again",
-            Self::Off => "off",
-            Self::Default => "default",
-            Self::Full => "full",
-        }
-    }
-
-    /// The ratio of processor time to reach.
-    fn target(self, shape: &Shape) -> Option<f64> {
-        match self {
-            Self::None | Self::Control => None,
-            Self::Off => Some(1.00),
-            Self::Default => Some(1.02),
-            Self::Full => Some(shape.full_target),
-        }
-    }
-
-    /// How many steps it is timed for, where a step takes so many seconds.
-    fn steps(self, step_seconds: f64) -> usize {
-        let steps = ((TURN_SECONDS / step_seconds) as usize).clamp(*TURN_STEPS.start(), *TURN_STEPS.end());
-        if self == Self::Default { steps.max(BUDGET_STEPS) } else { steps }
-    }
-
-    fn attach(self, vs: &nn::VarStore, run: &std::path::Path) -> Result<Option<Doctor>> {
-        let builder = Doctor::builder().run(run);
-        let doctor = match self {
-            Self::None | Self::Control => return Ok(None),
-            Self::Off => builder.off(),
-            Self::Default => builder,
-            Self::Full => builder.every(1),
-        }
-        .attach(vs);
-        ensure!(doctor.is_attached(), "the doctor could not attach, so there is nothing to measure");
-        Ok(Some(doctor))
-    }
-}
 
 /// What was measured of one shape.
 pub(crate) struct Measured {
@@ -98,178 +42,134 @@ pub(crate) struct Measured {
     pub(crate) recording: Vec<String>,
 }
 
-/// Measures one shape.
+/// All turns of a contestant, over all rounds.
+#[derive(Clone, Debug, Default)]
+struct Column {
+    /// Processor time against that of the step alone.
+    ratios: Vec<f64>,
+    turns: Vec<Turn>,
+    /// What it recorded in each round.
+    recorded: Vec<Recorded>,
+}
+
+/// Measures one shape. Each round has processes of its own: where their memory happens to lie makes steps faster or slower.
 pub(crate) fn measure(shape: &Shape, rounds: u32, page: &Page) -> Result<Measured> {
-    tch::manual_seed(1);
-    let vs = nn::VarStore::new(Device::Cpu);
-    let mut bench = Bench {
-        loss: (shape.build)(&vs.root()),
-        optimizer: nn::Adam::default().build(&vs, 1e-4)?,
-        vs,
-        runs: tempfile::tempdir().context("a folder for the recordings could not be made")?,
-    };
-    let step_seconds = bench.step_seconds();
-    let total = seconds(step_seconds, rounds);
-    page.begin(&format!("{}: {:.0} ms a step, about {total:.0} s", shape.name, 1e3 * step_seconds));
+    page.begin(shape.name);
     let began = Instant::now();
-    let mut turns: Vec<Vec<Turn>> = Vec::new();
+    let mut alone = Column::default();
+    let mut columns = vec![Column::default(); Contestant::COMPARED.len()];
     for round in 0..rounds {
-        // The order turns, so that nobody always runs behind the same other.
-        let mut of_round = vec![Turn::default(); Contestant::ALL.len()];
-        for offset in 0..Contestant::ALL.len() {
-            let index = (offset + round as usize) % Contestant::ALL.len();
-            let (who, passed) = (Contestant::ALL[index], began.elapsed().as_secs());
-            page.progress(&format!(
-                "round {} of {rounds}: {}, {passed} s of about {total:.0} s",
-                round + 1,
-                who.name()
-            ));
-            of_round[index] = bench.turn(who, who.steps(step_seconds))?;
+        let mut lanes = Lanes::start(shape)?;
+        for cycle in 0..lanes.cycles {
+            let done = f64::from(round) + f64::from(cycle) / f64::from(lanes.cycles);
+            page.progress(&how_far(shape, done, rounds, began.elapsed().as_secs_f64()));
+            lanes.cycle(&mut alone, &mut columns)?;
         }
-        turns.push(of_round);
+        lanes.finish(&mut columns)?;
     }
-    let columns = || Contestant::ALL.iter().enumerate().map(|(index, &who)| (who, column(&turns, index)));
-    let alone = column(&turns, 0);
-    let full = columns().filter(|(who, _)| *who == Contestant::Full).flat_map(|(_, turns)| turns);
+    let rows = Contestant::COMPARED.iter().zip(&columns).map(|(&who, column)| row(shape, who, column, &alone));
+    let full = &columns[Contestant::COMPARED.len() - 1];
     Ok(Measured {
-        rows: columns().map(|(who, turns)| row(shape, who, &turns, &alone)).collect(),
-        recording: recording_row(shape, &full.map(|turn| turn.recorded).collect::<Vec<_>>()),
+        rows: std::iter::once(row_alone(shape, &alone)).chain(rows).collect(),
+        recording: recording_row(shape, &full.recorded),
     })
 }
 
-/// About how long [`measure`] takes on a machine of its own.
-fn seconds(step_seconds: f64, rounds: u32) -> f64 {
-    let steps: usize = Contestant::ALL.iter().map(|who| who.steps(step_seconds) + WARM_UP).sum();
-    // Those that watch take a little longer than those that do not.
-    1.05 * f64::from(rounds) * steps as f64 * step_seconds
+fn how_far(shape: &Shape, done: f64, rounds: u32, passed: f64) -> String {
+    let left = match done {
+        0.0 => String::new(),
+        done => format!(", about {:.0} s left", passed / done * (f64::from(rounds) - done)),
+    };
+    format!("{}, round {:.0} of {rounds}: {passed:.0} s{left}", shape.name, done.floor() + 1.0)
 }
 
-struct Bench {
-    loss: Box<dyn Fn() -> Tensor>,
-    optimizer: nn::Optimizer,
-    vs: nn::VarStore,
-    runs: tempfile::TempDir,
-}
-
-/// What one contestant took in one round.
-#[derive(Clone, Copy, Default)]
-struct Turn {
-    /// Processor seconds a step, the mean of the turn.
-    cpu: f64,
-    /// Wall seconds of the fastest step.
-    fastest: f64,
-    /// What the doctor itself says that it took, as a share of the time of the training alone.
-    told: f64,
-    /// What the doctor wrote down.
-    recorded: Recorded,
-}
-
-/// The size of recordings.
-#[derive(Clone, Copy, Default)]
-struct Recorded {
+/// The processes of a round.
+struct Lanes {
+    alone: Worker,
+    compared: Vec<Worker>,
+    /// Steps that a turn has.
     steps: usize,
-    observations: usize,
-    /// Bytes of the observations alone.
-    bytes: usize,
-    /// What the steps take beside them.
-    beside: usize,
-    /// What stands there once: the run and its sites.
-    once: usize,
+    /// Times that everyone has a turn.
+    cycles: u32,
+    /// The latest turn of the step alone.
+    before: Turn,
 }
 
-impl Recorded {
-    fn add(&mut self, record: Record) {
-        let whole = bytes_of(&record);
-        let Record::Step(mut step) = record else {
-            self.once += whole;
-            return;
-        };
-        self.steps += 1;
-        self.observations += step.observations.len();
-        step.observations.clear();
-        let beside = bytes_of(&Record::Step(step));
-        self.beside += beside;
-        self.bytes += whole - beside;
-    }
-}
-
-/// What a record takes in the file, its frame included.
-fn bytes_of(record: &Record) -> usize {
-    let mut frame = Vec::new();
-    encode_frame(record, &mut frame);
-    frame.len()
-}
-
-impl Bench {
-    /// Seconds that a step takes, about: the fastest of three, after one to warm up.
-    fn step_seconds(&mut self) -> f64 {
-        self.step(&mut None);
-        let seconds = (0..3).map(|_| time(|| self.step(&mut None)).wall);
-        seconds.fold(f64::INFINITY, f64::min).max(1e-6)
+impl Lanes {
+    fn start(shape: &Shape) -> Result<Self> {
+        let compared = Contestant::COMPARED.iter().map(|&who| Worker::start(shape, who)).collect::<Result<Vec<_>>>()?;
+        let mut alone = Worker::start(shape, Contestant::None)?;
+        let step_seconds = alone.turn(TURN_STEPS)?.fastest.max(1e-6);
+        let steps = ((TURN_SECONDS / step_seconds) as usize).max(TURN_STEPS);
+        let cycle_seconds = (compared.len() + 1) as f64 * steps as f64 * step_seconds;
+        let cycles = (ROUND_SECONDS / cycle_seconds).ceil() as u32;
+        let before = alone.turn(steps)?;
+        Ok(Self { alone, compared, steps, cycles, before })
     }
 
-    fn turn(&mut self, who: Contestant, steps: usize) -> Result<Turn> {
-        let mut doctor = who.attach(&self.vs, self.runs.path())?;
-        for _ in 0..WARM_UP {
-            self.step(&mut doctor);
+    /// A turn for everyone, always in one order: then each has waited equally long, and its caches are equally cold.
+    fn cycle(&mut self, alone: &mut Column, columns: &mut [Column]) -> Result<()> {
+        let turns: Vec<Turn> = self.compared.iter_mut().map(|worker| worker.turn(self.steps)).collect::<Result<_>>()?;
+        let after = self.alone.turn(self.steps)?;
+        for (index, (turn, column)) in turns.into_iter().zip(columns).enumerate() {
+            let passed = (index + 1) as f64 / (self.compared.len() + 1) as f64;
+            column.ratios.push(turn.cpu / between(self.before.cpu, after.cpu, passed));
+            column.turns.push(turn);
         }
-        let took: Vec<Took> = (0..steps).map(|_| time(|| self.step(&mut doctor))).collect();
-        let (told, recorded) = doctor.map(told).transpose()?.unwrap_or_default();
-        Ok(Turn {
-            told,
-            recorded,
-            cpu: took.iter().map(|step| step.cpu).sum::<f64>() / steps as f64,
-            fastest: took.iter().map(|step| step.wall).fold(f64::INFINITY, f64::min),
-        })
+        self.before = after;
+        alone.turns.push(after);
+        Ok(())
     }
 
-    fn step(&mut self, doctor: &mut Option<Doctor>) {
-        let loss = (self.loss)();
-        self.optimizer.backward_step(&loss);
-        if let Some(doctor) = doctor {
-            doctor.step(&loss);
+    fn finish(self, columns: &mut [Column]) -> Result<()> {
+        for (worker, column) in self.compared.into_iter().zip(columns) {
+            column.recorded.push(worker.finish()?);
         }
+        Ok(())
     }
 }
 
-/// The share that the doctor's recording names, over the steps that were timed, and its size.
-fn told(doctor: Doctor) -> Result<(f64, Recorded)> {
-    let report = doctor.finish();
-    let path = report.recording().context("there is no recording")?;
-    let (mut probe, mut work) = (0, 0);
-    let mut recorded = Recorded::default();
-    for record in read_run(path)? {
-        let record = record?;
-        if let Record::Step(step) = &record
-            && step.index >= WARM_UP as u64
-        {
-            probe += step.cost.probe_ns;
-            work += step.cost.step_ns.saturating_sub(step.cost.probe_ns);
-        }
-        recorded.add(record);
-    }
-    Ok((probe as f64 / work.max(1) as f64, recorded))
+/// What lies on the straight line from one value to another, when this share of the way has passed.
+fn between(before: f64, after: f64, passed: f64) -> f64 {
+    before + passed * (after - before)
 }
 
-fn column(turns: &[Vec<Turn>], index: usize) -> Vec<Turn> {
-    turns.iter().map(|round| round[index]).collect()
+fn row_alone(shape: &Shape, alone: &Column) -> Vec<String> {
+    let one = || "1.000".to_owned();
+    vec![
+        format!("{}, {}", shape.name, Contestant::None.name()),
+        one(),
+        String::new(),
+        String::new(),
+        one(),
+        String::new(),
+        milliseconds(&alone.turns),
+        String::new(),
+    ]
 }
 
-fn row(shape: &Shape, who: Contestant, turns: &[Turn], alone: &[Turn]) -> Vec<String> {
-    let ratios: Vec<f64> = turns.iter().zip(alone).map(|(turn, alone)| turn.cpu / alone.cpu).collect();
-    let (least, most) = extremes(&ratios);
-    let fastest = |turns: &[Turn]| turns.iter().map(|turn| turn.fastest).fold(f64::INFINITY, f64::min);
+fn row(shape: &Shape, who: Contestant, column: &Column, alone: &Column) -> Vec<String> {
+    let (from, to) = median_interval(column.ratios.clone());
+    let said = median(column.recorded.iter().map(Recorded::ratio).collect());
     let ratio = |x: f64| format!("{x:.3}");
     vec![
         format!("{}, {}", shape.name, who.name()),
-        ratio(median(ratios)),
-        ratio(least),
-        ratio(most),
-        ratio(fastest(turns) / fastest(alone)),
-        ratio(1.0 + median(turns.iter().map(|turn| turn.told).collect())),
-        format!("{:.2}", 1e3 * median(turns.iter().map(|turn| turn.cpu).collect())),
+        ratio(median(column.ratios.clone())),
+        ratio(from),
+        ratio(to),
+        ratio(fastest(&column.turns) / fastest(&alone.turns)),
+        if who == Contestant::Control { String::new() } else { ratio(said) },
+        milliseconds(&column.turns),
         who.target(shape).map_or(String::new(), |target| format!("{target:.2}")),
     ]
+}
+
+fn fastest(turns: &[Turn]) -> f64 {
+    turns.iter().map(|turn| turn.fastest).fold(f64::INFINITY, f64::min)
+}
+
+fn milliseconds(turns: &[Turn]) -> String {
+    format!("{:.2}", 1e3 * median(turns.iter().map(|turn| turn.cpu).collect()))
 }
 
 /// What full steps took, over all recordings of them.
@@ -284,8 +184,4 @@ fn recording_row(shape: &Shape, recorded: &[Recorded]) -> Vec<String> {
         format!("{:.0}", sum(|r| r.beside) / steps),
         format!("{:.0}", sum(|r| r.once) / recorded.len() as f64),
     ]
-}
-
-fn extremes(values: &[f64]) -> (f64, f64) {
-    values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
 }

@@ -9,17 +9,19 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::thinning::Limit;
-use super::writer::{Batch, Shared, Sink, Writer};
+use super::writer::{Batch, GATHER, Shared, Sink, Writer};
 use super::{WriteError, files, signal};
 use crate::observation::{
-    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, Shadow, ShadowGradient, Site,
-    SiteId, Step,
+    End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, ScalerEvent, Shadow,
+    ShadowGradient, Site, SiteId, Step,
 };
 
 /// The size below which a recording stays where nobody said another: 100 tensors at each of 50,000 steps, and as many again before they are thinned.
 pub const DEFAULT_LIMIT: u64 = 256 << 20;
 /// Steps that may wait for the writer. At ten steps a second the disk may stall for six seconds.
 const QUEUE: usize = 64;
+/// Steps that are written at once, so that a viewer sees that the run has begun.
+const FIRST_STEPS: u64 = 4;
 /// Memory that the waiting steps may take: a full step of a thousand sites takes about half a megabyte.
 const QUEUE_BYTES: usize = 64 << 20;
 /// Notes and scaler settings that may wait while the queue is full; more are dropped, and counted in a note.
@@ -71,15 +73,21 @@ impl Recorder {
     pub fn create_within(run: &Path, info: &RunInfo, limit: Option<u64>) -> Result<Self, WriteError> {
         let (path, file) = files::create(run, info.rank)?;
         let limit = limit.map(|bytes| Limit::new(bytes, &path));
-        Self::start(file, path, info, limit)
+        Self::start(file, path, info, limit, GATHER)
     }
 
-    fn start(sink: impl Sink, path: PathBuf, info: &RunInfo, limit: Option<Limit>) -> Result<Self, WriteError> {
+    fn start(
+        sink: impl Sink,
+        path: PathBuf,
+        info: &RunInfo,
+        limit: Option<Limit>,
+        gather: Duration,
+    ) -> Result<Self, WriteError> {
         let shared = Arc::new(Shared::default());
         let (queue, batches) = mpsc::sync_channel(QUEUE);
         let (alive, done) = mpsc::channel();
         let (at, with) = (path.clone(), shared.clone());
-        let mut writer = Writer { sink, path: at, shared: with, written: 0, buffer: Vec::new(), limit };
+        let mut writer = Writer { sink, path: at, shared: with, written: 0, buffer: Vec::new(), limit, gather };
         let (begun, beginning) = mpsc::sync_channel(1);
         let first = Record::Run(info.clone());
         let thread = thread::Builder::new().name("ampdoctor-recorder".into()).spawn(move || {
@@ -139,10 +147,12 @@ impl Recorder {
         self.steps += 1;
         self.last_step = step.index;
         step.cost.dropped_steps = self.dropped;
-        let size = memory(&step);
+        let (size, urgent) = (memory(&step), is_urgent(&step));
         let accepted = self.fits(size) && self.send(Some(Record::Step(step)), size);
         if !accepted {
             self.count_dropped();
+        } else if urgent {
+            self.shared.hurry();
         }
         accepted
     }
@@ -200,7 +210,9 @@ impl Recorder {
         }
         self.pending_notes += 1;
         self.pending.push(record);
-        self.send(None, 0);
+        if self.send(None, 0) {
+            self.shared.hurry();
+        }
     }
 
     /// Sends what is pending, and `last` behind it. What does not fit stays pending, but for `last`.
@@ -209,10 +221,14 @@ impl Recorder {
         let mut records = std::mem::take(&mut self.pending);
         let pending = records.len();
         records.extend(last);
-        self.shared.queued.fetch_add(size, Ordering::Relaxed);
+        let queued = self.shared.queued.fetch_add(size, Ordering::Relaxed) + size;
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed) + 1;
         let refused = match queue.try_send(Batch { records, size }) {
             Ok(()) => {
                 self.pending_notes = 0;
+                if queued > QUEUE_BYTES / 2 || waiting > QUEUE / 2 {
+                    self.shared.hurry();
+                }
                 return true;
             }
             Err(TrySendError::Full(batch)) => Some(batch.records),
@@ -220,6 +236,7 @@ impl Recorder {
             Err(TrySendError::Disconnected(_)) => None,
         };
         self.shared.queued.fetch_sub(size, Ordering::Relaxed);
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         self.pending = refused.unwrap_or_default();
         self.pending.truncate(pending);
         false
@@ -246,6 +263,7 @@ impl Recorder {
         let last = self.last_records(reason);
         *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
         drop(queue);
+        self.shared.hurry();
         if self.done.recv_timeout(self.patience) == Err(RecvTimeoutError::Timeout) {
             return Err(WriteError::Stuck { seconds: self.patience.as_secs(), path: self.path.clone() });
         }
@@ -275,6 +293,12 @@ impl Drop for Recorder {
     }
 }
 
+/// Whether a process that ends at this step, as some do where they meet the like, should leave it behind: the first ones, and those that trained nothing.
+fn is_urgent(step: &Step) -> bool {
+    let skipped = |event: &ScalerEvent| matches!(event, ScalerEvent::Stepped { applied: false, .. });
+    step.index < FIRST_STEPS || step.loss.is_some_and(|loss| !loss.is_finite()) || step.scaler.iter().any(skipped)
+}
+
 /// About how much memory a step takes in the queue, and never less than a half of what it takes in the file.
 fn memory(step: &Step) -> usize {
     let counts: usize = step.observations.iter().map(|o| o.stats.exponents.parts().1.len()).sum();
@@ -284,7 +308,7 @@ fn memory(step: &Step) -> usize {
         + step.observations.len() * size_of::<Observation>()
         + counts * size_of::<u64>()
         + roundings * size_of::<Rounding>()
-        + step.scaler.len() * size_of::<crate::observation::ScalerEvent>()
+        + step.scaler.len() * size_of::<ScalerEvent>()
         + step.metrics.len() * size_of::<(String, f64)>()
         + names
 }

@@ -1,11 +1,12 @@
-//! The recorder's thread: takes batches from the queue, encodes them and writes each with one call.
+//! The recorder's thread: takes batches from the queue, encodes them and writes those that have gathered with one call.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::thinning::Limit;
 use super::{WriteError, encode_frame};
@@ -13,6 +14,9 @@ use crate::observation::Record;
 
 /// A buffer that grew beyond this for one large step is given back.
 const BUFFER_KEPT: usize = 1 << 20;
+/// How long batches gather: the trainer wakes a thread once in this time and not at each of its steps. What a process that is killed loses, and what a viewer
+/// lags behind.
+pub(super) const GATHER: Duration = Duration::from_millis(100);
 
 /// Where frames go: a file, or what a test puts in its place.
 pub(super) trait Sink: Write + Send + 'static {
@@ -53,7 +57,7 @@ impl Sink for File {
     }
 }
 
-/// What goes through the queue: written in order, with one call, so that a reader sees all of it at once.
+/// What goes through the queue: written in order and never in parts, so that a reader sees all of it at once.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) records: Vec<Record>,
@@ -66,10 +70,31 @@ pub(super) struct Batch {
 pub(super) struct Shared {
     /// Bytes of memory that the steps in the queue take.
     pub(super) queued: AtomicUsize,
+    /// Batches in the queue.
+    pub(super) waiting: AtomicUsize,
+    /// Whether what gathers is to be written at once.
+    pub(super) hurried: Mutex<bool>,
+    hurry: Condvar,
     /// Why writing ended, if it did.
     pub(super) failure: OnceLock<WriteError>,
     /// The last records, left here before the queue is closed: there may be no room in it.
     pub(super) last: Mutex<Vec<Record>>,
+}
+
+impl Shared {
+    /// Has what gathers written at once.
+    pub(super) fn hurry(&self) {
+        *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.hurry.notify_one();
+    }
+
+    /// Waits for batches to gather.
+    fn gather(&self, at_most: Duration) {
+        let hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.hurry.wait_timeout_while(hurried, at_most, |hurried| !*hurried);
+        let (mut hurried, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *hurried = false;
+    }
 }
 
 /// The writer's side.
@@ -81,6 +106,8 @@ pub(super) struct Writer<S> {
     pub(super) buffer: Vec<u8>,
     /// What the recording is to stay below; `None` where it may grow.
     pub(super) limit: Option<Limit>,
+    /// How long batches gather.
+    pub(super) gather: Duration,
 }
 
 impl<S: Sink> Writer<S> {
@@ -94,9 +121,10 @@ impl<S: Sink> Writer<S> {
     }
 
     fn drain(&mut self, queue: &Receiver<Batch>) -> Result<(), WriteError> {
-        for batch in queue {
-            self.write(&batch.records)?;
-            self.shared.queued.fetch_sub(batch.size, Ordering::Relaxed);
+        while let Ok(first) = queue.recv() {
+            // It is not the queue that is waited at: each batch would wake this thread.
+            self.shared.gather(self.gather);
+            self.write_gathered(first, queue)?;
         }
         let last = std::mem::take(&mut *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner));
         self.write(&last)?;
@@ -105,10 +133,30 @@ impl<S: Sink> Writer<S> {
         if self.sink.lies_at(&self.path) { Ok(()) } else { Err(self.gone()) }
     }
 
+    /// Writes a batch and those that wait behind it.
+    fn write_gathered(&mut self, first: Batch, queue: &Receiver<Batch>) -> Result<(), WriteError> {
+        let mut size = 0;
+        for batch in std::iter::once(first).chain(queue.try_iter()) {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            size += batch.size;
+            self.encode(&batch.records);
+            if self.buffer.len() >= self.limit.as_ref().map_or(BUFFER_KEPT, |limit| limit.piece().min(BUFFER_KEPT)) {
+                self.write_out()?;
+                self.shared.queued.fetch_sub(std::mem::take(&mut size), Ordering::Relaxed);
+            }
+        }
+        self.write_out()?;
+        self.shared.queued.fetch_sub(size, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Writes records with one call.
     pub(super) fn write(&mut self, records: &[Record]) -> Result<(), WriteError> {
-        self.buffer.clear();
-        self.buffer.shrink_to(BUFFER_KEPT);
+        self.encode(records);
+        self.write_out()
+    }
+
+    fn encode(&mut self, records: &[Record]) {
         for record in records {
             let began = self.buffer.len();
             encode_frame(record, &mut self.buffer);
@@ -116,17 +164,24 @@ impl<S: Sink> Writer<S> {
                 limit.add(record, self.buffer.get(began..).unwrap_or_default());
             }
         }
+    }
+
+    /// Writes what was encoded.
+    fn write_out(&mut self) -> Result<(), WriteError> {
         if let Err(error) = self.sink.write_all(&self.buffer) {
             return Err(self.failure(error));
         }
-        self.written += self.buffer.len() as u64;
-        self.thin()
+        let appended = self.buffer.len() as u64;
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_KEPT);
+        self.written += appended;
+        self.thin(appended)
     }
 
     /// A recording that cannot be thinned goes on as it is, and says so.
-    fn thin(&mut self) -> Result<(), WriteError> {
+    fn thin(&mut self, appended: u64) -> Result<(), WriteError> {
         let Some(limit) = &mut self.limit else { return Ok(()) };
-        match self.sink.thin(limit, self.written, self.buffer.len() as u64) {
+        match self.sink.thin(limit, self.written, appended) {
             Ok(replaced) => {
                 self.written = replaced.unwrap_or(self.written);
                 Ok(())

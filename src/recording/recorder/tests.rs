@@ -78,6 +78,9 @@ impl Sink for Disk {
     }
 }
 
+/// What gathers is written when something asks for it, and never because time has passed.
+const NEVER: Duration = Duration::from_secs(3600);
+
 fn recorder(disk: &Disk) -> Recorder {
     let info = RunInfo {
         name: "run".into(),
@@ -93,7 +96,7 @@ fn recorder(disk: &Disk) -> Recorder {
         sampling: Sampling::Every(1),
         parameters: vec![],
     };
-    Recorder::start(disk.clone(), PathBuf::from("test.amprec"), &info, None).expect("a recorder")
+    Recorder::start(disk.clone(), PathBuf::from("test.amprec"), &info, None, NEVER).expect("a recorder")
 }
 
 fn site(layer: &str) -> Site {
@@ -206,6 +209,66 @@ fn notes_wait_for_room_and_what_is_lost_of_them_is_told() {
     assert!(matches!(&records[records.len() - 2], Record::Note(n) if n.text == told));
 }
 
+/// The first steps have been written, and what comes now gathers.
+fn begun(disk: &Disk) -> Recorder {
+    disk.open();
+    let mut recorder = recorder(disk);
+    assert!((0..FIRST_STEPS).all(|index| recorder.step(step(index, vec![]))));
+    wait_for(|| steps(&disk.records()).len() as u64 == FIRST_STEPS);
+    // The last of them may have been written before it was asked for.
+    *recorder.shared.hurried.lock().expect("no test panics while it holds it") = false;
+    recorder
+}
+
+#[test]
+fn steps_gather_until_the_queue_is_half_full() {
+    let disk = Disk::default();
+    let mut recorder = begun(&disk);
+    let writes = disk.state().writes;
+    let mut index = FIRST_STEPS;
+    while disk.state().writes == writes {
+        assert!(recorder.step(step(index, vec![])), "none is dropped before the writer is woken");
+        index += 1;
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(index > FIRST_STEPS + QUEUE as u64 / 2, "{index}");
+    recorder.finish(EndReason::Finished).expect("written");
+    let records = disk.records();
+    assert!(steps(&records).iter().map(|step| step.index).eq(0..index));
+    assert!(disk.state().writes <= writes + 3, "with one call what has gathered");
+}
+
+#[test]
+fn what_a_viewer_must_not_miss_does_not_gather() {
+    let stepped = |applied| ScalerEvent::Stepped { optimizer: 0, applied };
+    let with = |loss, event| Step { loss: Some(loss), scaler: vec![event], ..step(9, vec![]) };
+    for urgent in [with(f64::NAN, stepped(true)), with(1.0, stepped(false))] {
+        let disk = Disk::default();
+        let mut recorder = begun(&disk);
+        recorder.step(with(1.0, stepped(true)));
+        recorder.step(urgent);
+        wait_for(|| steps(&disk.records()).len() as u64 == FIRST_STEPS + 2);
+    }
+    let disk = Disk::default();
+    let mut recorder = begun(&disk);
+    recorder.step(with(1.0, stepped(true)));
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(steps(&disk.records()).len() as u64, FIRST_STEPS, "this one gathers");
+    recorder.note(Note { step: 9, kind: NoteKind::Detached, text: "why".into() });
+    wait_for(|| matches!(disk.records().last(), Some(Record::Note(_))));
+}
+
+#[test]
+fn the_end_does_not_wait_for_more_to_gather() {
+    let disk = Disk::default();
+    let mut recorder = begun(&disk);
+    recorder.step(step(9, vec![]));
+    let began = Instant::now();
+    recorder.finish(EndReason::Finished).expect("written");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(matches!(disk.records().last(), Some(Record::End(end)) if end.steps == FIRST_STEPS + 1));
+}
+
 #[test]
 fn a_full_disk_ends_writing_and_not_the_training() {
     let disk = Disk::full_after(3);
@@ -221,7 +284,10 @@ fn a_full_disk_ends_writing_and_not_the_training() {
     assert!((0..1000).all(|i| !recorder.step(step(index + i, vec![]))), "nothing is accepted any more");
     assert_eq!(recorder.dropped_steps(), dropped + 1000);
     assert!(recorder.pending.len() <= 1, "nothing piles up for a writer that has given up");
-    assert!(matches!(disk.records()[..], [Record::Run(_), Record::Step(_), Record::Step(_)]));
+    let records = disk.records();
+    let written = steps(&records);
+    assert!(matches!(records[0], Record::Run(_)));
+    assert!(written.len() >= 2 && written.is_sorted_by_key(|step| step.index), "those of two writes, in order");
     let error = recorder.finish(EndReason::Finished).expect_err("full");
     assert!(matches!(error, WriteError::Write { .. }), "{error}");
 }

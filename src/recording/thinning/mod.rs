@@ -38,6 +38,8 @@ const LATEST: u64 = 1;
 const PACE: u64 = 16;
 /// And by no less than this at a time, for a start.
 const PIECE: u64 = 256 << 10;
+/// What is appended at once is at most this part of the limit, but for a single step that is larger; the copy is hurried when only one more fits.
+const PIECES: u64 = 64;
 
 /// The limit of a recording, and what is known of the steps in it.
 #[derive(Debug)]
@@ -123,7 +125,7 @@ impl Limit {
             self.copy = Some(Copy::begin(&self.path, file, plan, written - (self.bytes / 8 * LATEST).min(written))?);
         }
         let Some(copy) = &mut self.copy else { return Ok(None) };
-        let is_urgent = written.saturating_add(appended) >= self.bytes - self.bytes / 64;
+        let is_urgent = written.saturating_add(appended) >= self.bytes - self.bytes / PIECES;
         let is_copied = copy.go_on((PACE * appended).max(PIECE), written, &self.kept, self.bytes)?;
         if !is_copied || !copy.is_on_disk(is_urgent)? {
             return Ok(None);
@@ -135,6 +137,11 @@ impl Limit {
         // A head that fills the limit alone cannot be thinned, and is not copied again and again.
         self.begin_at = (self.bytes / 8 * BEGIN).max(done.replacement.bytes + self.bytes / 4);
         Ok(Some(done.replacement))
+    }
+
+    /// Bytes that may be appended at once, so that there is a time to thin before the limit is reached.
+    pub(super) fn piece(&self) -> usize {
+        usize::try_from(self.bytes / PIECES).unwrap_or(usize::MAX)
     }
 
     /// What there is to say where it could not be thinned.

@@ -16,7 +16,7 @@ use crate::observation::Record;
 const BUFFER_KEPT: usize = 1 << 20;
 /// How long batches gather: the trainer wakes a thread once in this time and not at each of its steps. What a process that is killed loses, and what a viewer
 /// lags behind.
-pub(super) const GATHER: Duration = Duration::from_millis(100);
+pub(super) const GATHER: Duration = Duration::from_millis(250);
 
 /// Where frames go: a file, or what a test puts in its place.
 pub(super) trait Sink: Write + Send + 'static {

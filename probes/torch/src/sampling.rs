@@ -16,8 +16,9 @@ const SMOOTHING: f64 = 0.2;
 const MOST_BOOKED: f64 = 4.0;
 
 /// A full step is booked as this many times what the clock saw of it: caches that are cold after a scan and LibTorch's own bookkeeping for
-/// its observers slow the training, and no clock of ours sees that. By the benchmark up to a third more; a budget is a promise.
-const UNSEEN: f64 = 1.3;
+/// its observers slow the training, the recorder's thread has work of its own, and no clock of ours sees that. By the benchmark up to a fifth more, and a third
+/// of a percent of every step; a budget is a promise.
+const UNSEEN: f64 = 1.5;
 
 /// Chooses the full steps. A function of what it was told: it reads no clock.
 #[derive(Debug)]
@@ -141,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_budget_spaces_full_steps_by_what_they_cost() {
-        // 20 % of a step at 2 %, and the third that no clock sees: one step in thirteen.
-        assert_eq!(full_steps(Sampling::Budget(0.02), 40), [0, 13, 26, 39]);
+        // 20 % of a step at 2 %, and as much as half of it that no clock sees: one step in fifteen.
+        assert_eq!(full_steps(Sampling::Budget(0.02), 50), [0, 15, 30, 45]);
     }
 
     /// The share of the training's time that watching took in `steps` steps, every `alarm`-th of them alarming.
@@ -163,14 +164,14 @@ mod tests {
     fn a_budget_is_kept_however_often_something_alarming_comes() {
         for alarm in [u64::MAX, 1000, 50, 10, 3, 1] {
             let cost = cost(0.02, 20_000, alarm, |_| 200_000);
-            assert!((0.012..0.0203 / UNSEEN).contains(&cost), "every {alarm}: {cost}");
+            assert!((0.012..0.0205 / UNSEEN).contains(&cost), "every {alarm}: {cost}");
         }
     }
 
     #[test]
     fn a_budget_follows_what_a_full_step_costs() {
         let cost = cost(0.02, 20_000, u64::MAX, |index| if index < 10_000 { 100_000 } else { 3_000_000 });
-        assert!((0.012..0.0203 / UNSEEN).contains(&cost), "{cost}");
+        assert!((0.012..0.0205 / UNSEEN).contains(&cost), "{cost}");
     }
 
     #[test]
@@ -181,9 +182,9 @@ mod tests {
         for index in 0..200 {
             seen.extend(full.then_some(index));
             let held_up = StepFacts { probe_ns: 2_000_000_000, ..facts(index, full) };
-            full = sampler.next(if index == 13 { held_up } else { facts(index, full) });
+            full = sampler.next(if index == 15 { held_up } else { facts(index, full) });
         }
-        assert_eq!(seen[..5], [0, 13, 65, 78, 91]);
+        assert_eq!(seen[..5], [0, 15, 75, 90, 105]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ampdoctor::observation::{Cost, EndReason, Note, NoteKind, Sampling, Shadow, ShadowGradient, Step, Tier};
 use ampdoctor::recording::Recorder;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::losses::{Losses, StepLoss};
 use crate::events::{self, Listener, Signal};
@@ -44,6 +44,8 @@ pub(super) struct Active {
     alarmed: bool,
     /// Time that shadows took in this step.
     shadow_ns: u64,
+    /// What the end of the last step took after its cost was written down: it is told with this one.
+    carried_ns: u64,
 }
 
 impl Active {
@@ -81,6 +83,7 @@ impl Active {
             losses: Losses::default(),
             alarmed: false,
             shadow_ns: 0,
+            carried_ns: 0,
         }
     }
 
@@ -98,6 +101,7 @@ impl Active {
 
     pub(super) fn restart_clock(&mut self) {
         self.step_began = Instant::now();
+        self.carried_ns = 0;
     }
 
     pub(super) fn metric(&mut self, name: &str, value: f64) {
@@ -116,19 +120,21 @@ impl Active {
         if self.detached {
             return;
         }
-        // What a device still has to do is the training's work: it is waited for before the clock is read.
+        let called = Instant::now();
+        let is_on_device = loss.tensor().is_some_and(|tensor| tensor.device() != Device::Cpu);
         let loss = StepLoss::of(loss, self.watching.full);
         if let StepLoss::Known(_) = loss {
             self.settle();
         }
-        let entered = Instant::now();
+        // What a device still has to do is the training's work: it was waited for before the clock is read.
+        let entered = if is_on_device { Instant::now() } else { called };
         if self.attachment.failure().is_some() {
             return self.detach();
         }
         let index = self.index;
         let lightly = !matches!(self.sampling, Sampling::Off);
         let work = entered.duration_since(self.step_began).saturating_sub(Duration::from_nanos(self.shadow_ns));
-        let shim_ns = self.observer.take_ns();
+        let shim_ns = self.take_spent();
         let alarmed = std::mem::take(&mut self.alarmed) || loss.known().is_some_and(|l| !l.is_finite());
         let Self { attachment, recorder, sampler, .. } = self;
         let mut watching = Watching { full: false, watched: false };
@@ -152,14 +158,19 @@ impl Active {
         let Some(taken) = taken else {
             return self.give_up("the observer's state is lost");
         };
-        self.record(taken, loss, entered, shim_ns);
+        self.step_began = self.record(taken, loss, entered, shim_ns);
         self.index += 1;
         self.observer.end_step();
         self.follow_thread();
         self.watching = watching;
         self.observer.enable(watching.watched);
         self.shadow_ns = 0;
-        self.step_began = Instant::now();
+        self.carried_ns = self.step_began.elapsed().as_nanos() as u64;
+    }
+
+    /// Nanoseconds spent in this step so far, outside of the call that ends it.
+    fn take_spent(&mut self) -> u64 {
+        self.observer.take_ns() + std::mem::take(&mut self.carried_ns)
     }
 
     /// Compares with FP32; whether that went well. The observer looks away: none of it belongs to the training.
@@ -205,7 +216,8 @@ impl Active {
         self.recorder.shadow(shadow) && went_well
     }
 
-    fn record(&mut self, taken: StepTrace, loss: StepLoss, entered: Instant, shim_ns: u64) {
+    /// Records the step; until when its cost is in it.
+    fn record(&mut self, taken: StepTrace, loss: StepLoss, entered: Instant, shim_ns: u64) -> Instant {
         if let Some(config) = taken.scaler_config {
             self.settle();
             self.recorder.scaler(config);
@@ -226,9 +238,10 @@ impl Active {
             (false, true) => Tier::Light,
             (false, false) => Tier::Off,
         };
+        let ended = Instant::now();
         let cost = Cost {
-            step_ns: (self.step_began.elapsed().as_nanos() as u64).saturating_sub(self.shadow_ns),
-            probe_ns: shim_ns + taken.scaler_ns + entered.elapsed().as_nanos() as u64,
+            step_ns: (ended.duration_since(self.step_began).as_nanos() as u64).saturating_sub(self.shadow_ns),
+            probe_ns: shim_ns + taken.scaler_ns + ended.duration_since(entered).as_nanos() as u64,
             dropped_steps: self.recorder.dropped_steps(),
             unscanned: taken.unscanned,
         };
@@ -248,13 +261,13 @@ impl Active {
         match loss {
             StepLoss::Known(_) => self.write(step),
             StepLoss::Later(kept) => {
-                let now = Instant::now();
-                self.losses.hold(step, kept, now);
-                if self.losses.are_due(now) {
+                self.losses.hold(step, kept, ended);
+                if self.losses.are_due(ended) {
                     self.settle();
                 }
             }
         }
+        ended
     }
 
     fn write(&mut self, step: Step) {
@@ -336,7 +349,7 @@ impl Active {
         if self.detached || !self.attachment.was_refused() {
             return;
         }
-        let (entered, shim_ns) = (Instant::now(), self.observer.take_ns());
+        let (entered, shim_ns) = (Instant::now(), self.take_spent());
         let Self { attachment, recorder, .. } = self;
         let nothing = Watching { full: false, watched: false };
         let Some(taken) = attachment.take_step(|site| recorder.intern(site), |_| nothing) else { return };

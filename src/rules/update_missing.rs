@@ -10,11 +10,13 @@
 //! ## How it decides
 //!
 //! **Error**, the first time: the scaler refused to unscale or step an optimizer that had been stepped before, or whose parameters had been changed,
-//! although a new backward pass had begun.
+//! although a new backward pass had begun. Where both lie within one `doctor.step`, two optimizers over one VarStore look the same to the scaler and to this
+//! rule, and both are named: they hold the same parameters, so that they are one optimizer that steps twice.
 //!
 //! ## What to do
 //!
-//! Call `scaler.update()?` once at the end of each optimizer step, after all optimizers.
+//! Call `scaler.update()?` once at the end of each optimizer step, after all optimizers. Two optimizers, as those of generator and discriminator, need a
+//! VarStore each: with one for both, either of them steps the other's parameters too.
 //!
 //! ## When it stays silent
 //!
@@ -48,17 +50,28 @@ impl Rule for UpdateMissing {
 
     fn check(&self, aggregate: &Aggregate, _: &Limits) -> Vec<Verdict> {
         judge(aggregate, |mistake, sighting| {
-            let Mistake::UpdateMissing { optimizer } = *mistake else { return None };
+            let Mistake::UpdateMissing { optimizer, within_one_step } = *mistake else { return None };
+            let refused = format!(
+                "At step {} the scaler refused optimizer {optimizer}: it had been stepped, a new backward pass had begun, and `update` was not called in between.",
+                sighting.first
+            );
+            let (why, remedy) = if within_one_step {
+                (
+                    "All of it within one step of the loop: so these may be two optimizers over one VarStore. They hold the same parameters, and to the scaler they are one.",
+                    "Give each optimizer a VarStore of its own, with the network that it trains, and call `scaler.update()?` once after both. Where it is one optimizer that \
+                     steps twice, call `scaler.update()?` after each `scaler.step`.",
+                )
+            } else {
+                (
+                    "A loop that passes the error on ends here; one that drops it trains no more.",
+                    "Call `scaler.update()?` once at the end of each optimizer step, after the last `scaler.step`.",
+                )
+            };
             Some(Telling {
                 severity: Severity::Error,
                 evidence: vec![counted("optimizer", u64::from(optimizer))],
-                explanation: format!(
-                    "At step {} the scaler refused optimizer {optimizer}: it had been stepped, a new backward pass had begun, and `update` was not called in \
-                     between. A loop that passes the error on ends here; one that drops it trains no more.",
-                    sighting.first
-                ),
-                remedy: "Call `scaler.update()?` once at the end of each optimizer step, after the last `scaler.step`."
-                    .into(),
+                explanation: format!("{refused} {why}"),
+                remedy: remedy.into(),
             })
         })
     }
@@ -84,6 +97,20 @@ mod tests {
         });
         let f = only(&d, "AMP603");
         assert_eq!((f.severity, f.onset_step), (Severity::Error, 1));
+    }
+
+    #[test]
+    fn two_optimizers_over_one_store_are_told_of_their_stores() {
+        let d = run(1, |s, _| {
+            backward(s, 0);
+            unscale(s, 0);
+            step(s, 0);
+            backward(s, 0);
+            refused(s, Refusal::SteppedTwice, &[]);
+        });
+        let f = only(&d, "AMP603");
+        assert!(f.explanation.contains("two optimizers over one VarStore"), "{}", f.explanation);
+        assert!(f.remedy.text.contains("a VarStore of its own"), "{}", f.remedy.text);
     }
 
     #[test]

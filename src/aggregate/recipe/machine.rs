@@ -28,10 +28,18 @@ struct Optimizer {
     updated_since: bool,
     /// Whether parameters were changed since it was unscaled.
     changed_since: bool,
+    /// The step of the loop in which it was unscaled or stepped.
+    step: Option<u64>,
 }
 
-const READY: Optimizer =
-    Optimizer { stage: Stage::Ready, backward_since: false, added: false, updated_since: false, changed_since: false };
+const READY: Optimizer = Optimizer {
+    stage: Stage::Ready,
+    backward_since: false,
+    added: false,
+    updated_since: false,
+    changed_since: false,
+    step: None,
+};
 
 /// Optimizers that are followed.
 const MAX_OPTIMIZERS: usize = 64;
@@ -119,12 +127,13 @@ impl Machine {
 
     fn unscaled(&mut self, number: u32, scale: f64, foreign: bool) {
         self.raw_step = None;
+        let step = self.last_index;
         let Some(optimizer) = self.optimizer(number) else {
             self.carried = None;
             return;
         };
         let again = *optimizer;
-        *optimizer = Optimizer { stage: Stage::Unscaled, ..READY };
+        *optimizer = Optimizer { stage: Stage::Unscaled, step, ..READY };
         self.scale = Some(scale);
         let twice = |backward_between, by_hand| Mistake::UnscaledTwice {
             optimizer: number,
@@ -157,8 +166,9 @@ impl Machine {
     }
 
     fn stepped(&mut self, number: u32) {
+        let step = self.last_index;
         if let Some(optimizer) = self.optimizer(number) {
-            *optimizer = Optimizer { stage: Stage::Stepped, ..READY };
+            *optimizer = Optimizer { stage: Stage::Stepped, step, ..READY };
         }
         self.stepped = true;
     }
@@ -289,6 +299,8 @@ impl Machine {
         let updated = self.updated;
         let now = self.optimizer(number).map_or(READY, |optimizer| *optimizer);
         let parameters = parameters.to_vec();
+        let within_one_step = now.step.is_some() && now.step == self.last_index;
+        let update_missing = Mistake::UpdateMissing { optimizer: number, within_one_step };
         let twice = Mistake::UnscaledTwice {
             optimizer: number,
             scale,
@@ -297,11 +309,9 @@ impl Machine {
             refused: true,
         };
         self.found.push(match refusal {
-            Refusal::UnscaledTwice if now.changed_since => Mistake::UpdateMissing { optimizer: number },
+            Refusal::UnscaledTwice if now.changed_since => update_missing,
             Refusal::UnscaledTwice => twice,
-            Refusal::UnscaledAfterStep | Refusal::SteppedTwice if now.backward_since => {
-                Mistake::UpdateMissing { optimizer: number }
-            }
+            Refusal::UnscaledAfterStep | Refusal::SteppedTwice if now.backward_since => update_missing,
             Refusal::UnscaledAfterStep => twice,
             Refusal::SteppedTwice => Mistake::Misplaced(Misplaced::SteppedAgain),
             Refusal::NothingChecked if updated => Mistake::Misplaced(Misplaced::UpdatedAgain),

@@ -40,6 +40,8 @@ pub enum Mistake {
     UpdateMissing {
         /// Number of the optimizer.
         optimizer: u32,
+        /// Whether both lie within one step of the loop: then it may be two optimizers that hold the same parameters.
+        within_one_step: bool,
     },
     /// A call that came twice, too early, or past the scaler.
     Misplaced(Misplaced),

@@ -227,7 +227,16 @@ fn what_the_scaler_refused_is_told_by_what_came_before() {
             s.act(refused(Refusal::UnscaledAfterStep));
         }
     });
-    assert_eq!((only(&no_update), no_update[0].first), (&Mistake::UpdateMissing { optimizer: 0 }, 1));
+    let missing = |within_one_step| Mistake::UpdateMissing { optimizer: 0, within_one_step };
+    assert_eq!((only(&no_update), no_update[0].first), (&missing(false), 1));
+    let same_store = noticed(1, |s, _| {
+        scaled(s, 0);
+        unscale(s, 0);
+        step(s, 0);
+        scaled(s, 0);
+        s.act(refused(Refusal::SteppedTwice));
+    });
+    assert_eq!(*only(&same_store), missing(true));
     let none = noticed(1, |s, _| {
         scaled(s, 0);
         s.act(refused(Refusal::NoGradients));

@@ -118,7 +118,7 @@ const STEP: &str = "\
 A step of training under the doctor against the same step alone: FP32, Adam, one thread, each contestant in a process of its own (in all
 of which glibc's allocator keeps freed memory and asks for huge pages: a step's time depends on luck otherwise). They take turns of half a second, or five steps, and each turn is compared with the turns of the step alone
 before and after it, by the line between them. The ratios are of processor time, of all threads, the recorder's writer among them: the median turn,
-and between what this median lies 19 times in 20 (*from*, *to*). *None again* is the step alone once more: how far it is from 1 says how far the others
+and between what this median lies 19 times in 20 (*from*, *to*; the luck of a process, some 0.3 %, comes on top). *None again* is the step alone once more: how far it is from 1 says how far the others
 can be trusted. *Off* records no tensor; *default* scans as many steps as cost 2 % of the time; *full* scans every step. *It says* is the ratio that
 the doctor itself puts into its report.";
 

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::thinning::Limit;
-use super::writer::{Batch, GATHER, Shared, Sink, Writer};
+use super::writer::{Batch, GATHER, QUEUE, Shared, Sink, Writer};
 use super::{WriteError, files, signal};
 use crate::observation::{
     End, EndReason, Note, NoteKind, Observation, Record, Rounding, RunInfo, ScalerConfig, ScalerEvent, Shadow,
@@ -18,8 +18,6 @@ use crate::observation::{
 
 /// The size below which a recording stays where nobody said another: 100 tensors at each of 50,000 steps, and as many again before they are thinned.
 pub const DEFAULT_LIMIT: u64 = 256 << 20;
-/// Steps that may wait for the writer. At ten steps a second the disk may stall for six seconds.
-const QUEUE: usize = 64;
 /// Steps that are written at once, so that a viewer sees that the run has begun.
 const FIRST_STEPS: u64 = 4;
 /// Memory that the waiting steps may take: a full step of a thousand sites takes about half a megabyte.

@@ -14,6 +14,9 @@ use crate::observation::Record;
 
 /// A buffer that grew beyond this for one large step is given back.
 const BUFFER_KEPT: usize = 1 << 20;
+/// Batches that may wait for the writer, and as many may be in its hands. It is woken when half of them wait: at a thousand steps a second it and the disk may
+/// then stall for an eighth of one.
+pub(super) const QUEUE: usize = 256;
 /// How long batches gather: the trainer wakes a thread once in this time and not at each of its steps. What a process that is killed loses, and what a viewer
 /// lags behind.
 pub(super) const GATHER: Duration = Duration::from_millis(250);
@@ -136,7 +139,7 @@ impl<S: Sink> Writer<S> {
     /// Writes a batch and those that wait behind it.
     fn write_gathered(&mut self, first: Batch, queue: &Receiver<Batch>) -> Result<(), WriteError> {
         let mut size = 0;
-        for batch in std::iter::once(first).chain(queue.try_iter()) {
+        for batch in std::iter::once(first).chain(queue.try_iter().take(QUEUE)) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             size += batch.size;
             self.encode(&batch.records);

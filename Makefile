@@ -64,7 +64,7 @@ corpus: build ## judge the doctor on faulty and on healthy runs, into docs/diagn
 fixtures: build ## renew fixtures/corpus, the small recordings that `make test` replays
 	@$(PYTHON) probes/trainer/corpus --bin "$(BIN)" --fixtures fixtures/corpus
 
-bench: build ## what the doctor costs, and how fast the scan is, into docs/overhead.md
+bench: build ## what the doctor costs, and how fast the scan is, into docs/overhead.md; 25 minutes, on a machine that does nothing else
 	cargo bench --bench scan
 	$(WITH_TORCH) "$(BIN)/ampdoctor-bench" --page docs/overhead.md
 

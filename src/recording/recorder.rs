@@ -293,8 +293,7 @@ impl Drop for Recorder {
 
 /// Whether a process that ends at this step, as some do where they meet the like, should leave it behind: the first ones, and those that trained nothing.
 fn is_urgent(step: &Step) -> bool {
-    let skipped = |event: &ScalerEvent| matches!(event, ScalerEvent::Stepped { applied: false, .. });
-    step.index < FIRST_STEPS || step.loss.is_some_and(|loss| !loss.is_finite()) || step.scaler.iter().any(skipped)
+    step.index < FIRST_STEPS || step.skipped() || step.loss.is_some_and(|loss| !loss.is_finite())
 }
 
 /// About how much memory a step takes in the queue, and never less than a half of what it takes in the file.

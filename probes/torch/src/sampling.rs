@@ -164,6 +164,7 @@ mod tests {
     fn a_budget_is_kept_however_often_something_alarming_comes() {
         for alarm in [u64::MAX, 1000, 50, 10, 3, 1] {
             let cost = cost(0.02, 20_000, alarm, |_| 200_000);
+            // What is unseen of a full step is booked, and nothing more of a light one: the share, what light steps take beyond theirs, and the last credit.
             assert!((0.012..0.0205 / UNSEEN).contains(&cost), "every {alarm}: {cost}");
         }
     }
